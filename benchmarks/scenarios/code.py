@@ -14,9 +14,9 @@ from pathlib import Path
 from benchmarks.figures import Effort, Sample, Table, compared, least, most, percentile
 from benchmarks.turns import in_turns
 from metamcp_worker.ipc.code_runs import CodeLimits, HostCall, HostReply, RunEnded, StartRun
-from metamcp_worker.sandbox import code_run, deno_process
+from metamcp_worker.sandbox import code_run, sandbox_process
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
-from metamcp_worker.sandbox.deno_process import DenoSpec
+from metamcp_worker.sandbox.sandbox_process import DenoSpec
 from tests.worker.sandbox.sandboxes import DENO, WAIT_S, Front, Sandboxes, sandboxes, text_result
 
 TITLE = "Code runs in sandboxes"
@@ -33,7 +33,7 @@ PAUSE_S = 0.1
 """Seconds between two runs, in which the next sandbox starts."""
 SHORT = "return 1;"
 CALLING = "await Promise.all(Array.from({ length: args }, () => mcp.call('x'))); return 1;"
-BOOT = Path(deno_process.__file__).with_name("boot.js")
+BOOT = Path(sandbox_process.__file__).with_name("boot.js")
 
 
 def measure(effort: Effort) -> Table:

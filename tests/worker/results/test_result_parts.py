@@ -9,10 +9,9 @@ import pytest
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.spec import ResultLimits
-from metamcp_worker.results import result_reader
-from metamcp_worker.results.result_files import keep
+from metamcp_worker.results import result_files
+from metamcp_worker.results.result_files import ResultReader, keep
 from metamcp_worker.results.result_parts import PartMissing, hits, read_part, value_at
-from metamcp_worker.results.result_reader import ResultReader
 from metamcp_worker.results.result_summary import PartRequest, Piece, ResultOwner, ResultPlace
 
 DATA: Any = {"rows": [{"name": "é", "n": 1.0}, {"a/b": {"~": None}}], "": "top"}
@@ -115,7 +114,7 @@ def test_a_process_of_its_own_takes_a_part(tmp_path: Path) -> None:
     assert read(tmp_path, handle, "/rows/1") == Piece("the last", 0, 8, 8)
     assert "not at the top" in str(read(tmp_path, handle, "/row"))
     assert "the last" in str(read(tmp_path, handle, "", "last"))
-    assert read(tmp_path, "a" * 24) == result_reader.UNKNOWN.format("a" * 24)
+    assert read(tmp_path, "a" * 24) == result_files.UNKNOWN.format("a" * 24)
 
 
 def test_an_expression_without_end_is_ended(tmp_path: Path) -> None:
@@ -129,7 +128,7 @@ def test_too_many_parts_at_once_are_refused(tmp_path: Path) -> None:
     async def main() -> list[Piece | str]:
         reader, loop = ResultReader(), asyncio.get_running_loop()
         answers: list[asyncio.Future[Piece | str]] = []
-        for _ in range(result_reader.PARTS_MAX + 1):
+        for _ in range(result_files.PARTS_MAX + 1):
             answers.append(loop.create_future())
             reader.read(
                 str(tmp_path), PartRequest(handle, 0, 100, None, "b"), answers[-1].set_result

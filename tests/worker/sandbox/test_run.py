@@ -11,7 +11,7 @@ import pytest
 from msgspec import Raw, json
 
 from metamcp_worker.ipc.code_runs import CodeLimits, HoldRun, HostCall, HostReply, RunEnded
-from metamcp_worker.sandbox.deno_process import NODE_MODULES
+from metamcp_worker.sandbox.sandbox_process import NODE_MODULES
 from tests.waiting import until
 from tests.worker.sandbox.sandboxes import (
     DENO,

@@ -75,7 +75,7 @@ from metamcp_worker.search.index import Allowed, SearchResult
 
 if TYPE_CHECKING:
     from metamcp_worker.builtin_tools.vector_search_io import ToolVectorSearch
-    from metamcp_worker.results.result_reader import ResultReader
+    from metamcp_worker.results.result_files import ResultReader
 
 ORDER_S_MAX = 10.0
 """Seconds from an order to its outcome; it takes milliseconds, unless the disk hangs."""
@@ -285,7 +285,7 @@ class Builtins:
 
     def _read(self, view: View, query: ReadResult, done: Callable[[ToolReply], None]) -> None:
         if self._reader is None:
-            from metamcp_worker.results.result_reader import ResultReader  # few gateways have it
+            from metamcp_worker.results.result_files import ResultReader  # few gateways have it
 
             self._reader = ResultReader()
         assert view.spec.results is not None

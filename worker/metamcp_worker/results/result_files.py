@@ -1,13 +1,15 @@
 """Files of kept results: written by workers, read by fronts, removed by the supervisor.
 
-Owns: the files and their names, room for a new one, pieces of a text. Never: which results are kept
-(`result_summary`), who may read one: a front looks only into the folder of its caller.
+Owns: the files and their names, room for a new one, pieces of a text, the processes that take other
+parts, with their limits of time and number. Never: which results are kept (`result_summary`), who
+may read one (a front looks only into the folder of its caller), taking a part (`result_parts`).
 
 The text of a result lies in a file named by its handle, and its description in another file of that
 name with `.json` behind it, which is written last: a result without it does not exist yet. Both are
 for this user alone. Processes share the files; no process has a table of them.
 """
 
+import asyncio
 import contextlib
 import mmap
 import os
@@ -22,10 +24,12 @@ from msgspec import structs
 from metamcp_worker.ipc import builtin_definitions, codec
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.results import result_summary
+from metamcp_worker.results.result_parts import COMMAND, PART_S_MAX, PartAnswer
 from metamcp_worker.results.result_summary import (
     HEAD_BYTES,
     KeptResult,
     LargeResult,
+    PartRequest,
     Piece,
     ResultPlace,
 )
@@ -35,6 +39,12 @@ HANDLE_BYTES = 12
 ABOUT = ".json"
 LOST_S = 60.0
 """Seconds after which a text without a description counts as lost: its worker has ended."""
+PARTS_MAX = 4
+"""Maximum processes of one front at once; a further part is refused."""
+UNKNOWN = "No result has the handle {!r}: the handle is wrong, or its time is over."
+_FULL = f"{PARTS_MAX} parts of results are being looked for already; try again in a moment."
+_LATE = "The part took more than {:.0f} s; take a simpler expression, or a smaller part."
+_FAILED = "The process that looks for the part ended without an answer; take a smaller part."
 
 _HANDLE = re.compile(r"[0-9a-f]{24}")
 _read_about = codec.reader(KeptResult)
@@ -198,3 +208,65 @@ def _age_s(path: str) -> float:
         return time.time() - os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+class ResultReader:
+    """Reader of one front. `part_s`: see PART_S_MAX."""
+
+    def __init__(self, part_s: float = PART_S_MAX) -> None:
+        self._part_s = part_s
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def read(self, folder: str, request: PartRequest, done: Callable[[Piece | str], None]) -> None:
+        """Read a part of a result in the folder of its principal. `done` is called with the piece,
+        at once or later, or with a sentence why there is none."""
+        if about(folder, request.handle) is None:
+            done(UNKNOWN.format(request.handle[:64]))
+            return
+        if request.path is None and not request.grep:
+            path = os.path.join(folder, request.handle)
+            try:
+                done(piece_of(path, request.offset, request.length))
+            except OSError as error:
+                done(f"The result cannot be read: {error.strerror}.")
+        elif len(self._under_way) >= PARTS_MAX:
+            done(_FULL)
+        else:
+            work = _take(folder, request, self._part_s, done)
+            task = asyncio.get_running_loop().create_task(work)
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+
+async def _take(
+    folder: str, request: PartRequest, part_s: float, done: Callable[[Piece | str], None]
+) -> None:
+    done(await _read_in_process(folder, request, part_s))
+
+
+async def _read_in_process(folder: str, request: PartRequest, part_s: float) -> Piece | str:
+    """Let a process take the part, and end the process if it takes too long."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, folder, codec.dump(request).decode(),
+            stdin=asyncio.subprocess.DEVNULL, stdout=pipe,
+            env={name: text for name, text in os.environ.items() if name.startswith("PYTHON")},
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        return f"The result cannot be searched: {error}."
+    try:
+        async with asyncio.timeout(part_s):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        return _LATE.format(part_s)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    try:
+        answer = codec.decode_as(PartAnswer, output)
+    except codec.Malformed:
+        return _FAILED
+    return answer.error if answer.piece is None else answer.piece

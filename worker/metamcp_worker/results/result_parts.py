@@ -2,7 +2,7 @@
 expression.
 
 Owns: JSON Pointers (RFC 6901), the search with a regular expression, the limits of this process.
-Never: finding the file, deciding who may read it (`result_reader`).
+Never: finding the file, deciding who may read it (`result_files`).
 
 A value of many megabytes and an expression of a stranger can take any time and memory, so each part
 is taken in a process of its own, which its front kills after `PART_S_MAX`.

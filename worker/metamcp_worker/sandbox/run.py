@@ -35,10 +35,9 @@ from metamcp_worker.runtime import loop
 from metamcp_worker.runtime.role_worker import RoleWorker
 from metamcp_worker.sandbox import code_run, confinement, monty_guest
 from metamcp_worker.sandbox.code_run import CodeRun, FrameBuffer
-from metamcp_worker.sandbox.deno_process import DenoSpec, boot_file
 from metamcp_worker.sandbox.run_queue import WAITING_MAX, RunQueue
 from metamcp_worker.sandbox.sandbox_pool import SandboxPool
-from metamcp_worker.sandbox.sandbox_process import ByteStream, SandboxProcess
+from metamcp_worker.sandbox.sandbox_process import ByteStream, DenoSpec, SandboxProcess, boot_file
 
 RETIRE_STEP_S = 0.02
 """Seconds between two checks whether fronts have read the ends of their runs."""
