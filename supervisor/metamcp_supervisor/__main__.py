@@ -237,7 +237,8 @@ WORDS = {
 
 OF_START = {
     "--config", "--listen", "--port", "--ops-listen", "--exposure", "--naming", "--builtins",
-    "--auth", "--tls", "--runtime-dir", "--state-dir", "--fronts", "--socket", "--log-format",
+    "--auth", "--tls", "--runtime-dir", "--state-dir", "--fronts", "--workers", "--socket",
+    "--log-format",
 }  # fmt: skip
 """Options that programs without verbs have, and `metamcp up` and `serve` here."""
 SHOWN_WORDS_MAX = 10

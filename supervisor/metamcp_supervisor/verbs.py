@@ -90,6 +90,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """State of a server. `state`: warming, ready, active, idle, draining, stopped, error or
     quarantined; times in seconds; `pid`: the server's own process (0: none, in-process, or reached
     by URL); `worker_pid`: its worker; `worker_pids`: the workers of all copies, spares included;
+    `worker`: name of the worker that it shares with others;
     `origin`: scheme, host and port of its URL; `token_cost`: estimated tokens of its tool
     definitions; `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker
     and all processes below it; `unroutable_requests`, `unattributed_logs`: requests and log
@@ -104,6 +105,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     pid: int = 0
     worker_pid: int = 0
     worker_pids: tuple[int, ...] = ()
+    worker: str = ""
     protocol: str = ""
     up_s: float = 0.0
     start_s: float = 0.0

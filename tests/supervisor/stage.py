@@ -176,6 +176,7 @@ class Stage:
             environ={"PATH": os.defpath, "SECRET": "x"},
             version="1.2.3",
             gateway_id=lambda: GATEWAY_ID,
+            workers="each",
         )
 
     def spec(self) -> FrontSpec:

@@ -58,6 +58,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--state-dir", metavar="PATH", help="What is remembered over restarts."),
         click.option("--watch", metavar="BOOLEAN", help="Reload when the configuration changes."),
         click.option("--fronts", metavar="N", help="Processes that speak to clients."),
+        click.option("--workers", metavar="WORD", help="A worker for each server, or shared."),
         click.option("--socket", metavar="PATH", help="A unix socket where clients connect, too."),
         click.option("--ops-listen", metavar="HOST:PORT|unix:PATH", help="Metrics and health."),
         click.option("--naming", metavar="STYLE", help="How every endpoint calls its tools."),

@@ -289,6 +289,7 @@ def _gateway(
         tls=tls,
         allowed_hosts=last.allowed_hosts or (),
         fronts=fronts,
+        workers=last.workers or default.workers,
         watch=default.watch if last.watch is None else last.watch,
         state_dir=state_dir,
         runtime_dir=runtime_dir,

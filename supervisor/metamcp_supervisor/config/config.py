@@ -35,6 +35,7 @@ Restart = Literal["always", "on-failure", "never"]
 Sharing = Literal["shared", "per-workspace", "per-session", "per-project", "auto"]
 Retry = Literal["never", "read-only", "idempotent"]
 Start = Literal["eager", "lazy"]
+Workers = Literal["each", "shared"]
 Era = Literal["auto", "modern", "legacy"]
 Form = Literal["auto", "text", "json"]
 Recorded = Literal["off", "metadata", "full"]
@@ -107,6 +108,7 @@ class GatewayConfig:
     tls: Tls | None = None
     allowed_hosts: tuple[str, ...] = ()
     fronts: int = 1
+    workers: Workers = "each"
     watch: bool = False
     state_dir: Path
     runtime_dir: Path
@@ -332,6 +334,8 @@ class Server:
     """Extensions declared to a process that is not for a single client, with settings as JSON."""
     depends_on: tuple[str, ...] = ()
     spares: int = 0
+    worker: str = ""
+    """`own`, or the name of the worker that it shares with others; empty: as `workers` says."""
     required: bool = False
     recording: Recorded | None = None
     """Recording of this server's calls; None: as set in `[recording]`."""

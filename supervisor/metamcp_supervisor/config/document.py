@@ -25,6 +25,7 @@ from metamcp_supervisor.config.config import (
     Tls,
     ToolConfig,
     UnixAddress,
+    Workers,
 )
 from metamcp_supervisor.config.naming import ELSEWHERE, hint
 from metamcp_supervisor.config.options import (
@@ -258,6 +259,7 @@ class GatewayDraft:
     """Files, or the word that is written."""
     allowed_hosts: tuple[str, ...] | None = None
     fronts: int | None = None
+    workers: Workers | None = None
     watch: bool | None = None
     state_dir: Path | None = None
     runtime_dir: Path | None = None

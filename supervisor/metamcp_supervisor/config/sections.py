@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import structs
 
-from metamcp_supervisor.config import program, sandboxes, units
+from metamcp_supervisor.config import naming, program, sandboxes, units
 from metamcp_supervisor.config.config import (
     AiConfig,
     CodeConfig,
@@ -306,6 +306,10 @@ def check_settings(table: Table, server: Server) -> Server:
             message = f'is a revision of the era "{meant}", and era = "{server.era}"'
             table.error("protocol", message)
         server = replace(server, era=meant)
+    worker = table.text("worker") or ""
+    if worker and (problem := naming.flaw(worker)):
+        table.error("worker", f"is 'own', 'shared' or a name: it {problem}")
+    server = replace(server, worker=worker)
     if table.has("extensions"):
         server = replace(server, extensions=json_values(table, "extensions"))
     for key in (*_OF_MEMORY, *_OF_PROCESSES):

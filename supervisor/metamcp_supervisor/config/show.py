@@ -337,6 +337,7 @@ def server_table(server: Server) -> dict[str, object]:
         memory_rlimit=None if server.memory_max is None else server.memory_rlimit,
         sandbox=sandboxes.profile(server) if server.command else None,
         needs=needs or None,
+        worker=server.worker or None,
         network={"tcp_ports": list(ports)} if isinstance(ports, tuple) else ports,
         tools={name: _tool(tool) for name, tool in server.tools.items()},
         limits=use(server.limits) or None,

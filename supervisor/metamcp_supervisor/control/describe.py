@@ -50,7 +50,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
     particulars = gateway.particulars(server.name)
     history = gateway.journal.histories.of(server.name)
     tries = structs.replace(particulars.tries, because=history.because)
-    roots = _workers(server)
+    roots = _find_roots(server)
     trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
     processes = [process for tree in trees.values() for process in tree]
     down = bool(server.reason) and server.state not in READY_STATES
@@ -78,7 +78,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
         exits=history.ends,
         processes=tuple(
             structs.replace(process, command=("metamcp", "worker", server.name))
-            if process.pid in roots  # a fork of the nursery, with the nursery's command
+            if process.pid in server.worker_pids  # a fork, with the nursery's command
             else _mask_command(process, particulars.hidden, private=private)
             for process in processes
         ),
@@ -92,7 +92,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
 async def load(gateway: GatewayControl) -> TopFigures:
     """Return the figures of every server at this moment, for `top`."""
     status = gateway.status()
-    roots = {server.name: _workers(server) for server in status.servers}
+    roots = {server.name: _find_roots(server) for server in status.servers}
     trees = await asyncio.to_thread(usage.trees, [pid for pids in roots.values() for pid in pids])
     processes_by_server = {
         name: [process for pid in pids for process in trees.get(pid, ())]
@@ -135,8 +135,11 @@ def _view(stats: ViewStats) -> ViewShown:
     return ViewShown(**structs.asdict(stats), saved=saving.tokens, saved_percent=saving.percent)
 
 
-def _workers(server: ServerStatus) -> list[int]:
-    """Return the ids of the workers of all copies; the worker that serves is the first."""
+def _find_roots(server: ServerStatus) -> list[int]:
+    """Return the processes above all others of a server: the workers of all copies, first the one
+    that serves; the process of the server itself if it shares its worker."""
+    if server.worker:
+        return [server.pid] if server.pid else []
     return [pid for pid in dict.fromkeys((server.worker_pid, *server.worker_pids)) if pid]
 
 

@@ -242,6 +242,7 @@ class Gateway:
             environ=environ,
             version=self.version,
             gateway_id=self._services.gateway_id,
+            workers=config.gateway.workers,
         )
 
     def _make_control(self, config: Config) -> Control:

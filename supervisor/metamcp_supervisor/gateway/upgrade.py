@@ -102,6 +102,7 @@ def collect(
         nurseries=parts.nurseries.take_snapshot(),
         fronts=_fronts_of(parts),
         servers=tuple(_server(parts, entry) for entry in parts.manager.entries.values()),
+        shared=parts.manager.copies.shared.take_snapshot(),
         events=tuple(parts.journal.since(parts.journal.last - EVENTS_MAX)),
         last_event=parts.journal.last,
         histories=tuple(parts.journal.histories.all().values()),
@@ -189,6 +190,7 @@ def take_over(parts: SurvivingParts, state: upgrade_state.UpgradeState, config: 
     parts.manager.bounds.adopt([Path(copy.leaf) for copy in copies if copy.leaf])
     parts.nurseries.adopt(state.nurseries)
     _fronts(parts.fronts, state.fronts)
+    parts.manager.copies.shared.adopt(state.shared)
     snapshots = {server.name: server for server in state.servers}
     order = [*config.servers, *(name for name in snapshots if name not in config.servers)]
     for name in order:
@@ -312,6 +314,7 @@ class UpgradeHandover:
             check=check,
             unsettled=self._upgrade_blocker,
             has_orders=lambda: parts.control.busy,
+            shares=lambda: bool(parts.manager.copies.shared.take_snapshot()),
             admit=parts.control.admit,
             collect=self._collect,
             environ=service.handing_over,

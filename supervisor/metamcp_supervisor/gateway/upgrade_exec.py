@@ -63,6 +63,7 @@ class Upgrades:
         check: Callable[[], None],
         unsettled: Callable[[], str],
         has_orders: Callable[[], bool],
+        shares: Callable[[], bool],
         admit: Callable[[bool], None],
         collect: Callable[[], UpgradeState],
         environ: Callable[[], dict[str, str]],
@@ -75,6 +76,7 @@ class Upgrades:
         self._check = check
         self._unsettled = unsettled
         self._asked = has_orders
+        self._shares = shares
         self._admit = admit
         self._collect = collect
         self._environ = environ
@@ -94,7 +96,8 @@ class Upgrades:
         self._busy, self._quiet_by = True, 0.0
         try:
             theirs = await self._try_program()
-            if reason := upgrade_state.foreign(upgrade_state.program(self._version), theirs):
+            ours = upgrade_state.program(self._version, shared=self._shares())
+            if reason := upgrade_state.foreign(ours, theirs):
                 raise NotNow(
                     f"version {theirs.version} cannot take over: {reason}; restart the gateway"
                     " instead"

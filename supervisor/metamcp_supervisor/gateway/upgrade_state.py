@@ -37,6 +37,7 @@ from metamcp_worker.ipc import (
     spec,
 )
 from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.packets import ChannelSnapshot
 
 VERSION = 1
 """Version of the values in `UpgradeState`."""
@@ -77,13 +78,15 @@ class GatewayState(Struct, frozen=True, kw_only=True):
 
 
 class UpgradeState(Struct, frozen=True, kw_only=True):
-    """The whole state that is handed over."""
+    """The whole state that is handed over. `shared`: name, process and control socket of each
+    worker that servers share."""
 
     gateway: GatewayState
     control: ControlSnapshot
     nurseries: tuple[NurserySnapshot, ...]
     fronts: FrontsSnapshot
     servers: tuple[ServerSnapshot, ...]
+    shared: tuple[tuple[str, int, ChannelSnapshot], ...] = ()
     events: tuple[JournalEvent, ...]
     last_event: int
     histories: tuple[History, ...]
@@ -183,6 +186,7 @@ def descriptors(state: UpgradeState) -> list[int]:
     for nursery in state.nurseries:
         lines.append(nursery.line)
         open_fds += [fd for _, fd, _ in nursery.stacks]
+    lines += [line for _, _, line in state.shared]
     lines += [copy.instance.line for server in state.servers for copy in server.copies]
     for line in lines:
         open_fds += [line.fd, *(fd for _, fds in line.waiting for fd in fds)]
@@ -190,8 +194,13 @@ def descriptors(state: UpgradeState) -> list[int]:
     return open_fds
 
 
-def program(version: str) -> ProgramContract:
-    return ProgramContract(version=version, state=VERSION, messages=describe_messages())
+def program(version: str, *, shared: bool = False) -> ProgramContract:
+    """Return the description of this program. `shared`: servers share workers, so the other program
+    has to know these."""
+    described = describe_messages()
+    for kind in get_args(messages.ToShared):
+        described[TO_WORKERS][kind.__name__] = MessageMember("message", shared)
+    return ProgramContract(version=version, state=VERSION, messages=described)
 
 
 def parse_contract(data: bytes) -> ProgramContract:
@@ -228,10 +237,11 @@ def find_difference(ours: Messages, theirs: Messages) -> str:
     return ""
 
 
+TO_WORKERS = "the messages to workers"
 _SETS: Mapping[str, Any] = {
     "the messages to the nursery": messages.ToNursery,
     "the messages of the nursery": messages.FromNursery,
-    "the messages to workers": messages.ToChild,
+    TO_WORKERS: messages.ToChild,
     "the messages of workers": messages.FromChild,
     "the messages to fronts": messages.ToFront,
     "the messages of fronts": messages.FromFront,

@@ -35,12 +35,15 @@ class NurseryGone(NotForked):
 @dataclass(frozen=True, slots=True)
 class ForkedWorker:
     """A forked process. `sock`: the supervisor's end of its control socket, in blocking mode and
-    not read yet; it belongs to the caller of `fork`."""
+    not read yet; it belongs to the caller of `fork`. `shared`: name of the process if it works for
+    several servers; `slot`: number of the server in it."""
 
     pid: int
     role: str
     name: str
     sock: socket
+    shared: str = ""
+    slot: int = 0
 
 
 class ChildProcess(Protocol):

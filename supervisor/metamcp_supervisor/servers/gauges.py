@@ -96,7 +96,7 @@ class Gauges:
                 folder = private.folder / process_names.base(name)
                 for copy in entry.copies:
                     if copy.instance is not None:
-                        link = folder / TEMPORARY / str(copy.instance.pid)
+                        link = folder / TEMPORARY / str(copy.instance.server_pid)
                         folders[name, copy.generation] = str(folder), str(link)
         return folders
 

@@ -74,6 +74,8 @@ class InstanceSnapshot(Struct, frozen=True, kw_only=True):
     reported: bool
     told_of: tuple[str, ...]
     condemned: ExitClass | None
+    shared: str = ""
+    slot: int = 0
 
 
 class InstanceListener(Protocol):
@@ -98,7 +100,9 @@ class Instance:
     reported a counter, in monotonic seconds. `condemned`: exit class of an instance that is killed
     because it does not answer. `silent`: the control socket is closed. `end`: how the worker ended.
     `questions`: about its calls. `achieved`, `lacking`: of its confinement, as in
-    `messages.Spawned`."""
+    `messages.Spawned`. `shared`, `slot`: of a worker that it shares, as in `ForkedWorker`;
+    `dropped`: that worker was asked to end it at once; `ended_alone`: the worker goes on without
+    it."""
 
     def __init__(
         self, server: str, generation: int, worker: ForkedWorker, ear: InstanceListener
@@ -106,6 +110,8 @@ class Instance:
         self.server = server
         self.generation = generation
         self.pid = worker.pid
+        self.shared, self.slot = worker.shared, worker.slot
+        self.dropped = self.ended_alone = False
         self.server_pid = 0
         self.achieved = ""
         self.lacking: tuple[str, ...] = ()
@@ -139,6 +145,8 @@ class Instance:
             reported=self.reported,
             told_of=tuple(self.told_of),
             condemned=self.condemned,
+            shared=self.shared,
+            slot=self.slot,
         )
 
     def go_on(self, snapshot: InstanceSnapshot) -> None:
@@ -240,14 +248,16 @@ def to_went_down(message: ServerDown, *, remote: bool = False) -> WentDown:
     return WentDown(reason, message.message, retry_after_s=message.retry_after_s)
 
 
-def untold(end: WorkerExit, condemned: ExitClass | None) -> WentDown:
-    """Return how a server went down whose worker ended without a report."""
+def untold(end: WorkerExit, condemned: ExitClass | None, *, shared: bool = False) -> WentDown:
+    """Return how a server went down whose worker ended without a report. `shared`: other servers
+    had the same worker, so it may not be the fault of this one."""
     if end.with_nursery:
         return WentDown(ExitClass.NURSERY, "its worker went down with the nursery", excused=True)
-    how = _how(end)
+    worker = "the worker that it shares" if shared else "its worker"
     if condemned is not None:
-        return WentDown(condemned, f"its worker did not answer and {how}")
-    return WentDown(ExitClass.SIGNAL if end.signal else ExitClass.EXIT, f"its worker {how}")
+        return WentDown(condemned, f"{worker} did not answer and {_how(end)}", shared)
+    reason = ExitClass.SIGNAL if end.signal else ExitClass.EXIT
+    return WentDown(reason, f"{worker} {_how(end)}", shared)
 
 
 def with_excuse(down: WentDown) -> WentDown:

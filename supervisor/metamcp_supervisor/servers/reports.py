@@ -28,6 +28,7 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.figures import CallPath, PathQuery, ShownTools, ToolQuery
 from metamcp_worker.ipc.messages import (
+    LARGE_MESSAGE,
     LEARNT,
     REFUSED,
     THROTTLED,
@@ -110,7 +111,7 @@ class Reports:
 
     def on_counters(self, copy: Copy, message: EventCounts) -> None:
         # A contested request is an unroutable one, and counts as such.
-        aside = (CONTESTED, LENT_ROOTS, THROTTLED)
+        aside = (CONTESTED, LENT_ROOTS, THROTTLED, LARGE_MESSAGE)
         if copy.entry.trial is not None:
             denials = (denied_of(name, LEARNT) for name in message.counts)
             copy.entry.trial.update(denied for denied in denials if denied is not None)

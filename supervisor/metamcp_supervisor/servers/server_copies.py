@@ -33,12 +33,14 @@ from metamcp_supervisor.servers.bounds import LimitEnforcer
 from metamcp_supervisor.servers.entry import Copy, CopySnapshot, ServerEntry
 from metamcp_supervisor.servers.instances import Instance
 from metamcp_supervisor.servers.server import Fact, Replaced, StopServer, WentDown, WorkerResponds
+from metamcp_supervisor.servers.shared_workers import SharedWorkers
 from metamcp_supervisor.servers.specs import STOP_EOF_S, server_spec
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
 from metamcp_supervisor.servers.tokens import KeyUnfit, TokenKeys
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import (
+    LARGE_MESSAGE,
     THROTTLED,
     EventCounts,
     FromChild,
@@ -68,6 +70,13 @@ SILENT_S_MAX = 2.0
 LAST_WORDS_S_MAX = 1.0
 """Maximum seconds, after a worker has ended, to read the rest of what it wrote to its control
 socket."""
+QUIET_S = 5.0
+"""Seconds without a call after which a server that was moved out is restarted."""
+MOVES_OUT = (
+    "its large or many messages make servers wait that share its worker: it gets one of its own at"
+    " its next start, or when nobody has called it for some seconds"
+)
+_HURTFUL = frozenset({LARGE_MESSAGE, THROTTLED})
 
 
 class CopyListener(Protocol):
@@ -91,6 +100,10 @@ class CopyListener(Protocol):
         """Note that clients have not used a copy for `idle_s` seconds."""
         ...
 
+    def renew(self, entry: ServerEntry, cause: str) -> None:
+        """Replace the instance of a server by another one."""
+        ...
+
     def on_copy_gone(self, copy: Copy) -> None:
         """Note that a copy is gone, with all its processes."""
         ...
@@ -107,7 +120,9 @@ class CopySupervisor:
         bounds: LimitEnforcer,
         environ: Mapping[str, str],
         version: str,
+        workers: str,
     ) -> None:
+        self.shared = SharedWorkers(forker, self._on_server_left, workers)
         self._lives = lives
         self._forker = forker
         self._heartbeats = heartbeats
@@ -116,7 +131,8 @@ class CopySupervisor:
         self._bounds = bounds
         self._environ = environ
         self._version = version
-        self._copies: dict[int, Copy] = {}
+        self._copies: dict[tuple[int, int], Copy] = {}
+        """By process and number in it (`ForkedWorker`)."""
         self._tuned: LogSpec | None = None
 
     def fork(self, copy: Copy) -> None:
@@ -128,13 +144,13 @@ class CopySupervisor:
     def adopt(self, copy: Copy, snapshot: CopySnapshot) -> None:
         """Continue with a copy of the previous program, whose worker still runs."""
         sock = socket.socket(fileno=snapshot.instance.line.fd)
-        worker = ForkedWorker(
-            snapshot.instance.pid, "child", f"{copy.entry.name}#{copy.generation}", sock
-        )
+        before, name = snapshot.instance, f"{copy.entry.name}#{copy.generation}"
+        worker = ForkedWorker(before.pid, "child", name, sock, before.shared, before.slot)
+        self.shared.adopt_server(before.shared, before.slot)
         instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
         instance.go_on(snapshot.instance)
         self._tuned = None  # it has the log settings of the previous program
-        self._copies[worker.pid] = copy
+        self._copies[worker.pid, worker.slot] = copy
         self._watch(copy, instance, halted=snapshot.halted)
         if snapshot.due is not None:
             copy.deadline(snapshot.due - asyncio.get_running_loop().time(), self._overdue)
@@ -204,9 +220,25 @@ class CopySupervisor:
 
         Messages that still wait in its control socket are read before the copy counts as gone.
         """
-        copy = self._copies.get(end.pid)
-        if copy is None:
-            return False
+        copies = self._list_copies(end.pid)
+        servers = () if end.with_nursery else {copy.entry.name for copy in copies}
+        self.shared.on_exit(end.pid, servers, asyncio.get_running_loop().time())
+        for copy in copies:
+            self._on_worker_exit(copy, end)
+        return bool(copies)
+
+    def _list_copies(self, pid: int) -> list[Copy]:
+        """Return the copies that have this worker."""
+        return [copy for (each, _), copy in self._copies.items() if each == pid]
+
+    def _on_server_left(self, pid: int, slot: int, end: WorkerExit) -> None:
+        """A shared worker has ended a server, with everything below it."""
+        copy = self._copies.get((pid, slot))
+        if copy is not None and copy.instance is not None:
+            copy.instance.ended_alone = True
+            self._on_worker_exit(copy, end)
+
+    def _on_worker_exit(self, copy: Copy, end: WorkerExit) -> None:
         assert copy.instance is not None
         copy.instance.end = end
         if end.stacks:
@@ -217,22 +249,22 @@ class CopySupervisor:
             self._bury(copy)
         else:
             copy.deadline(LAST_WORDS_S_MAX, self._bury)
-        return True
 
     def on_halt(self, pid: int, yes: bool) -> None:
-        if copy := self._copies.get(pid):
+        for copy in self._list_copies(pid):
             self._journal.add(copy.entry.name, "halted" if yes else "resumed")
 
     # Messages of workers
 
     def on_message(self, instance: Instance, message: FromChild, blob: bytes) -> None:
-        copy = self._copies[instance.pid]
+        copy = self._copies[instance.pid, instance.slot]
         match message:
             case Heartbeat():
                 instance.inflight, instance.queued = message.inflight, message.queued
                 self._report_probes(instance, message.probes_missed)
                 self._heartbeats.beat(instance.pid, "worker", message.lag_ms)
                 self._lives.idle(copy, message.idle_s)
+                self._move_if_quiet(copy, message)
             case Spawned():  # the instance has noted the pid
                 if message.lacking:
                     problem = f"this kernel cannot keep it from {' and '.join(message.lacking)}"
@@ -242,6 +274,8 @@ class CopySupervisor:
                 self._on_server_down(copy, instance, message)
             case EventCounts(counts=counts):
                 self._lives.on_message(copy, message, blob)
+                if instance.slot and not counts.keys().isdisjoint(_HURTFUL):
+                    self._move_out(copy)
                 if THROTTLED in counts:
                     self._held_back(copy)
             case _:
@@ -252,7 +286,7 @@ class CopySupervisor:
 
     def fell_silent(self, instance: Instance) -> None:
         instance.silent = True
-        copy = self._copies[instance.pid]
+        copy = self._copies[instance.pid, instance.slot]
         if instance.end is not None:
             self._bury(copy)
         else:
@@ -284,6 +318,25 @@ class CopySupervisor:
             cause = f"it did not answer, {missed} in a row" if missed else ""
             instance.probes_missed = missed
             self._journal.add(instance.server, event, cause, instance.generation)
+
+    def _move_out(self, copy: Copy) -> None:
+        """Note that a server makes those wait that share its worker."""
+        if self.shared.move_out(copy.entry.name):
+            self._journal.add(copy.entry.name, "alone", MOVES_OUT, copy.generation)
+
+    def _move_if_quiet(self, copy: Copy, beat: Heartbeat) -> None:
+        """Give a server that was moved out its own worker while it has no calls."""
+        instance, entry = copy.instance, copy.entry
+        if (
+            instance is not None
+            and instance.slot
+            and copy is entry.serving
+            and copy.ready
+            and beat.idle_s >= QUIET_S
+            and not (beat.inflight or beat.queued or entry.replacing)
+            and self.shared.is_alone(entry.name)
+        ):
+            self._lives.renew(entry, "it gets a worker of its own")
 
     def _held_back(self, copy: Copy) -> None:
         """Note that the worker slows the server down, because it sends too much unasked."""
@@ -327,7 +380,8 @@ class CopySupervisor:
     async def _launch(self, copy: Copy) -> None:
         entry = copy.entry
         try:
-            worker = await self._forker.fork("child", f"{entry.name}#{copy.generation}")
+            name = f"{entry.name}#{copy.generation}"
+            worker = await self.shared.fork(entry.server, name)
         except NotForked as error:
             copy.launch = None
             if not copy.stopping:
@@ -337,7 +391,7 @@ class CopySupervisor:
             return
         instance = copy.instance = Instance(entry.name, copy.generation, worker, self)
         copy.launch = None
-        self._copies[worker.pid] = copy
+        self._copies[worker.pid, worker.slot] = copy
         self._watch(copy, instance)
         if copy.stopping:
             self.ask_to_stop(copy, 0.0)  # it was stopped during its fork
@@ -374,10 +428,17 @@ class CopySupervisor:
             self._kill(copy)
 
     def _kill(self, copy: Copy) -> None:
-        assert copy.instance is not None
-        if copy.instance.end is None:  # else only its last messages are waited for
-            self._forker.signal(copy.instance.pid, signal.SIGKILL)
-            copy.deadline(KILLED_S_MAX, self._outlives)
+        """Kill the worker of a copy; one that it shares first has to end this server alone."""
+        instance = copy.instance
+        assert instance is not None
+        if instance.end is not None:  # only its last messages are waited for
+            return
+        if instance.slot and not instance.dropped and instance.condemned is None:
+            instance.dropped = True
+            self.shared.drop(instance.shared, instance.slot)
+        else:
+            self._forker.signal(instance.pid, signal.SIGKILL)
+        copy.deadline(KILLED_S_MAX, self._outlives)
 
     def _outlives(self, copy: Copy) -> None:
         """Kill a worker again whose end was not reported, and check the nursery, which may not
@@ -387,42 +448,49 @@ class CopySupervisor:
         self._kill(copy)
 
     def _watch(self, copy: Copy, instance: Instance, *, halted: bool | None = None) -> None:
-        judged = partial(self._on_verdict, copy, instance)
+        if len(self._list_copies(instance.pid)) > 1:  # they share a worker, which is watched
+            return
         self._heartbeats.watch(
-            instance.pid, judged, on_rest=partial(self._rests, copy), halted=halted
-        )
+            instance.pid, partial(self._on_verdict, instance.pid),
+            on_rest=partial(self._rests, copy), halted=halted,
+        )  # fmt: skip
 
     def _rests(self, copy: Copy) -> None:
         """Act on a worker that was not used since its last beat."""
         self._lives.idle(copy, asyncio.get_running_loop().time() - copy.entry.used_at)
 
-    def _on_verdict(self, copy: Copy, instance: Instance, verdict: PulseVerdict) -> None:
-        if verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD):
-            instance.condemned = ExitClass.HANG
-        name, generation = copy.entry.name, instance.generation
-        self._journal.add(name, f"heartbeat {verdict}", generation=generation)
-        self._lives.responds(copy, WorkerResponds(verdict is PulseVerdict.FINE))
-        if verdict is PulseVerdict.DEAD:
-            self._kill(copy)
+    def _on_verdict(self, pid: int, verdict: PulseVerdict) -> None:
+        for copy in self._list_copies(pid):
+            instance = copy.instance
+            assert instance is not None
+            if verdict in (PulseVerdict.HUNG, PulseVerdict.DEAD):
+                instance.condemned = ExitClass.HANG
+            name, generation = copy.entry.name, instance.generation
+            self._journal.add(name, f"heartbeat {verdict}", generation=generation)
+            self._lives.responds(copy, WorkerResponds(verdict is PulseVerdict.FINE))
+            if verdict is PulseVerdict.DEAD:
+                self._kill(copy)
 
     def _bury(self, copy: Copy) -> None:
         instance = copy.instance
         assert instance is not None
         assert instance.end is not None
         copy.no_deadline()
-        self._heartbeats.forget(instance.pid)
         instance.close()
         if copy.leaf is not None and (kills := copy.leaf.oom_kills()):
             self._lives.on_message(copy, EventCounts(counts={"oom_kill": kills}), b"")
         self._bounds.erase(copy)
         copy.instance = None
-        del self._copies[instance.pid]
+        del self._copies[instance.pid, instance.slot]
+        if not self._list_copies(instance.pid):
+            self._heartbeats.forget(instance.pid)
         if instance.end.orphans:
             self._lives.on_message(copy, EventCounts(counts={"orphan": instance.end.orphans}), b"")
             notice = f"{instance.end.orphans} processes that it left behind were killed"
             self._journal.add(copy.entry.name, "swept", notice, instance.generation)
         if not instance.reported:
-            down = instances.untold(instance.end, instance.condemned)
+            shared = bool(instance.slot) and not instance.ended_alone
+            down = instances.untold(instance.end, instance.condemned, shared=shared)
             if down.reason is ExitClass.SIGNAL and (
                 cause := self._crowded_out(copy, instance.end.signal or 0)
             ):

@@ -112,9 +112,10 @@ class ServerManager:
         environ: Mapping[str, str],
         version: str,
         gateway_id: Callable[[], str],
+        workers: str,
     ) -> None:
         self.copies = CopySupervisor(
-            self, forker, heartbeats, journal, tokens, bounds, environ, version
+            self, forker, heartbeats, journal, tokens, bounds, environ, version, workers
         )
         self.bounds = bounds
         self.approvals = approvals

@@ -5,6 +5,7 @@ Owns: putting the status together. Never: changing anything, printing.
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -279,9 +280,7 @@ def _server(
         state="active" if state == "ready" and is_exposed else state,
         phase=life.phase,
         generation=life.generation,
-        pid=instance.server_pid if instance and not instance.reported else 0,
-        worker_pid=instance.pid if instance else 0,
-        worker_pids=tuple(copy.instance.pid for copy in entry.copies if copy.instance is not None),
+        **_processes(entry),
         protocol=instance.protocol if instance else "",
         origin=origin(entry.server.url) if entry.server.url is not None else "",
         up_s=now - life.ready_at if life.ready_at is not None else 0.0,
@@ -318,6 +317,17 @@ def _server(
     )
 
 
+def _processes(entry: ServerEntry) -> dict[str, Any]:
+    """Return the members about the processes of a server."""
+    instance = entry.instance
+    return {
+        "pid": instance.server_pid if instance and not instance.reported else 0,
+        "worker_pid": instance.pid if instance else 0,
+        "worker_pids": tuple(copy.instance.pid for copy in entry.copies if copy.instance),
+        "worker": instance.shared if instance else "",
+    }
+
+
 def roots(
     entries: Mapping[str, ServerEntry],
     slots: list[FrontProcess | None],
@@ -335,7 +345,9 @@ def roots(
         for copy in entry.copies:
             if copy.instance is not None:
                 number = number_of(copy)
-                pids[MeasuredProcess("worker", entry.name, number)] = copy.instance.pid
+                shared = copy.instance.shared
+                worker = MeasuredProcess("worker", shared or entry.name, 0 if shared else number)
+                pids[worker] = copy.instance.pid
                 pids[MeasuredProcess("server", entry.name, number)] = copy.instance.server_pid
     return pids
 

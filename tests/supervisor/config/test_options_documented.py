@@ -173,6 +173,7 @@ def test_a_reload_does_to_a_server_what_the_documentation_says() -> None:
         "restarts_max": 9, "restart_window_s": 9.0, "restart_delay_max_s": 9.0,
         "headers": {"A": "b"}, "oauth": OAuth(), "options": {"a": "b"},
         "start": "lazy", "idle_stop_s": 9.0, "depends_on": ("db",), "spares": 1,
+        "worker": "own",
         "sharing": "shared", "era": "legacy", "protocol": "2025-03-26",
         "extensions": {"e": "{}"}, "tools": {"t": ToolConfig(hidden=True)},
         "memory_max": 9, "memory_high": 9, "memory_rlimit": True, "cpu_max": 0.5,

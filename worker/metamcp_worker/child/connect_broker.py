@@ -30,7 +30,7 @@ import socket
 import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -132,7 +132,8 @@ class RightRefused(PermissionError):
 class ConnectBroker:
     """Connects for one server until it ends, and judges its new processes. `listener`: descriptor
     that asks, which it owns; `limit`: of its processes; `on_refusal`: called with each right that
-    the server lacked, before it hears of that. `trial`: files that it could use, if this is a
+    the server lacked, before it hears of that. `processes`: returns those of the server, and raises
+    OSError if this process has no descriptor left. `trial`: files that it could use, if this is a
     trial: then it gets each right that a configuration can give, and `on_refusal` is called once
     for each that it would have lacked."""
 
@@ -142,6 +143,7 @@ class ConnectBroker:
         rules: ConnectRules,
         limit: ProcessLimit,
         on_refusal: Callable[[DeniedRight], None],
+        processes: Callable[[], Iterator[str]],
         trial: FileRights | None = None,
     ) -> None:
         self._listener = listener
@@ -150,6 +152,7 @@ class ConnectBroker:
         self._refusals: set[DeniedRight] = set()
         self._trial = trial
         self._limit = limit
+        self._processes = processes
         self._count = 1
         """Processes at the last count, and forks since."""
         self._allowed = deque[float]()
@@ -278,7 +281,7 @@ class ConnectBroker:
             self._allowed.popleft()
         self._count = self._limit.most
         with contextlib.suppress(OSError):  # this process has no descriptor left
-            self._count = len(self._allowed) + sum(1 for _ in _processes_below(os.getpid()))
+            self._count = len(self._allowed) + sum(1 for _ in self._processes())
 
     def _reply(self, question: int, error: int, *, goes_on: bool = False) -> None:
         with contextlib.suppress(OSError):  # the process has ended
@@ -300,7 +303,7 @@ class ConnectBroker:
             if family_of(address) != socket.AF_UNIX or len(address) == _FAMILY_BYTES:
                 return  # the kernel refuses it
             if address[2:3] == b"\0":
-                if not _is_own(address):
+                if not _is_own(address, self._processes()):
                     name = address[3:].decode(errors="replace")
                     raise RightRefused(DeniedRight("abstract_sockets", name), errno.EPERM)
             else:
@@ -559,26 +562,26 @@ def _process(thread: int) -> int:
         return os.pidfd_open(int(leader))
 
 
-def _is_own(address: bytes) -> bool:
-    """Whether processes of this server, and no others, have the abstract socket at this address."""
+def _is_own(address: bytes, processes: Iterable[str]) -> bool:
+    """Whether these processes, and no others, have the abstract socket at this address."""
     name = b"@" + address[3:].replace(b"\0", b"@")
     with open("/proc/net/unix", "rb") as file:
         rows = [line.rstrip(b"\n").split(None, 7) for line in file]
     inodes = {int(row[6]) for row in rows if row[7:] == [name]} - {0}  # 0: not accepted yet
     links = {f"socket:[{inode}]" for inode in inodes}
-    return bool(links) and links <= set(_links_below(os.getpid()))
+    return bool(links) and links <= set(_links_of(processes))
 
 
-def _links_below(pid: int) -> Iterator[str]:
-    """Yield what the descriptors of the processes below this one lead to."""
-    for child in _processes_below(pid):
+def _links_of(processes: Iterable[str]) -> Iterator[str]:
+    """Yield what the descriptors of these processes lead to."""
+    for child in processes:
         with contextlib.suppress(OSError):
             for descriptor in os.listdir(f"/proc/{child}/fd"):
                 with contextlib.suppress(OSError):
                     yield os.readlink(f"/proc/{child}/fd/{descriptor}")
 
 
-def _processes_below(pid: int) -> Iterator[str]:
+def processes_below(pid: int) -> Iterator[str]:
     """Yield the processes below this one. Raises OSError if this process has no descriptor left."""
     pids = [str(pid)]
     while pids:  # a server may make a chain of any length

@@ -27,6 +27,7 @@ from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, prep
 from metamcp_worker.confinement.launch import ConfinedProcess
 from metamcp_worker.ipc.packets import blob, close_all
 from metamcp_worker.ipc.spec import ServerSpec
+from metamcp_worker.runtime import orphans
 
 _THREAD_NAME = "metamcp-server"
 
@@ -79,6 +80,9 @@ class ThreadHost:
 
     def tick(self) -> None:
         """Do nothing: the module waits for its own processes."""
+
+    def list_left(self) -> set[int]:
+        return orphans.children()
 
     # --- in the thread ----------------------------------------------------------------------
 

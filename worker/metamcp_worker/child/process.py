@@ -22,17 +22,18 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from metamcp_worker.child.connect_broker import ConnectBroker, ConnectRules
+from metamcp_worker.child.connect_broker import ConnectBroker, ConnectRules, processes_below
 from metamcp_worker.child.transport import Exited, ServerExit, SpawnFailed, process_exit
 from metamcp_worker.confinement import launch
 from metamcp_worker.confinement.denials import counter_of
 from metamcp_worker.confinement.launch import NOT_THERE, ConfinedProcess, first_started
 from metamcp_worker.confinement.rules import FileRights
 from metamcp_worker.ipc.packets import close_all
-from metamcp_worker.ipc.spec import ConfinementSpec, LimitsSpec, ServerSpec
+from metamcp_worker.ipc.spec import LimitsSpec, ServerSpec
+from metamcp_worker.runtime import orphans
 
 UNDO_S_MAX = 1.0
 """Maximum seconds from SIGKILL to the end of a process that was just started; such a process has
@@ -47,6 +48,47 @@ BROUGHT_BY = {
 """Ends of the sentence about a missing program, for the usual ones."""
 FIRST_LINE_BYTES_MAX = 256
 """Bytes of the first line of a script that are read; the kernel does not read more either."""
+MARK = "METAMCP_WORKER"
+"""Environment variable of a server that shares its worker: it shows whose process a process is that
+has outlived its parent."""
+
+_running: set[int] = set()
+"""Processes of servers that this process started and has not reaped."""
+_start_folder: list[int] = []
+"""Descriptor of the directory in which a shared worker was started."""
+
+
+def keep_start_folder() -> None:
+    """Prepare this process for several servers, each of which starts in a directory of its own."""
+    _start_folder[:] = [os.open(".", os.O_PATH | os.O_CLOEXEC)]
+
+
+def list_strays() -> dict[int, str]:
+    """Return the children of this process that no server is, each with its mark: they have outlived
+    their parents. The mark is empty if it cannot be read. Raises OSError."""
+    return {pid: _read_mark(pid) for pid in orphans.children() - _running}
+
+
+def _read_mark(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:
+        return ""
+    name = MARK.encode() + b"="
+    marks = (each.removeprefix(name) for each in variables if each.startswith(name))
+    return os.fsdecode(next(marks, b""))
+
+
+def _list_processes(pid: int, mark: str) -> Iterator[str]:
+    """Yield the processes of a server. `mark`: of one that shares this worker, else all below the
+    worker are its own. Raises OSError if this process has no descriptor left."""
+    if not mark:
+        yield from processes_below(os.getpid())
+        return
+    for root in (pid, *(stray for stray, whose in list_strays().items() if whose == mark)):
+        yield str(root)
+        yield from processes_below(root)
 
 
 def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "CommandProcess":
@@ -80,16 +122,23 @@ def spawn(spec: ServerSpec, on_exit: Exited, count: Callable[[str], None]) -> "C
             os.close(confined.listener)
         _undo(pid)
         raise SpawnFailed(f"cannot start {spec.name}: {refused}")
-    broker = _broker(spec.confinement, confined, count)
-    return CommandProcess(pid, (to_stdin, from_stdout, from_stderr), on_exit, confined, broker)
+    broker = _broker(spec, confined, count)
+    ends = [to_stdin, from_stdout, from_stderr]
+    return CommandProcess(pid, ends, on_exit, confined, broker, _find_mark(spec))
+
+
+def _find_mark(server: ServerSpec) -> str:
+    """Return the mark of a server, empty if it is alone in its worker."""
+    return server.env.get(MARK, "") if _start_folder else ""
 
 
 def _broker(
-    spec: ConfinementSpec, confined: ConfinedProcess | None, count: Callable[[str], None]
+    server: ServerSpec, confined: ConfinedProcess | None, count: Callable[[str], None]
 ) -> ConnectBroker | None:
     """Return what judges calls of this server, None if it is not asked."""
     if confined is None or confined.listener < 0:
         return None
+    spec = server.confinement
     real = os.path.realpath
     sockets = map(os.path.expanduser, spec.unix_sockets)
     rules = ConnectRules(
@@ -105,22 +154,26 @@ def _broker(
         trial = FileRights(
             *(tuple(map(real, paths)) for paths in ((*allowed.read, own), *allowed[1:3]))
         )
+    mark = _find_mark(server)
     return ConnectBroker(
-        confined.listener, rules, confined.limit, lambda denied: count(counted(denied)), trial
-    )
+        confined.listener, rules, confined.limit, lambda denied: count(counted(denied)),
+        partial(_list_processes, confined.pid, mark), trial,
+    )  # fmt: skip
 
 
 def _enter(spec: ServerSpec) -> None:
-    """Change to the server's directory for good, because a worker has one server and needs no
-    directory itself. Going back would need the right to enter the gateway's directory. Raises
-    SpawnFailed."""
-    if spec.cwd is None:
+    """Change to the server's directory for good, because a worker needs no directory itself. Going
+    back would need the right to enter the gateway's directory, which only a server needs that
+    shares its worker and has no directory of its own. Raises SpawnFailed."""
+    folder = spec.cwd if spec.cwd is not None else next(iter(_start_folder), None)
+    if folder is None:
         return
     try:
-        os.chdir(spec.cwd)
+        os.chdir(folder)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        problem = f"its working directory '{spec.cwd}' cannot be entered: {reason}"
+        name = "of the gateway" if spec.cwd is None else f"'{spec.cwd}'"
+        problem = f"its working directory {name} cannot be entered: {reason}"
         raise SpawnFailed(f"cannot start {spec.name}: {problem}") from None
 
 
@@ -168,12 +221,15 @@ class CommandProcess:
     def __init__(
         self,
         pid: int,
-        ends: tuple[int, int, int],
+        ends: Sequence[int],
         on_exit: Exited,
         confined: ConfinedProcess | None = None,
         broker: ConnectBroker | None = None,
+        mark: str = "",
     ) -> None:
+        self._mark = mark
         self.pid = pid
+        _running.add(pid)
         self.confinement = confined
         self._broker = broker
         self.stdin, self.stdout, self.stderr = ends
@@ -199,6 +255,14 @@ class CommandProcess:
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
+
+    def list_left(self) -> set[int]:
+        """Return the children of this process that belong to the server, or to no server. Raises
+        OSError."""
+        if not self._mark:
+            return orphans.children()
+        strays = {pid for pid, mark in list_strays().items() if mark in ("", self._mark)}
+        return strays | ({self.pid} & _running)
 
     def tick(self) -> None:
         if self._pidfd < 0:
@@ -234,6 +298,8 @@ class CommandProcess:
     def _poll(self) -> int | None:
         if self._code is None:
             self._code = _code(self.pid)
+            if self._code is not None:
+                _running.discard(self.pid)
         return self._code
 
     def _has_ended(self) -> bool:
@@ -264,7 +330,7 @@ class CommandProcess:
         with contextlib.suppress(ChildProcessError):
             while True:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if ended is None or ended.si_pid == self.pid:
+                if ended is None or ended.si_pid in _running:
                     return
                 os.waitpid(ended.si_pid, 0)
 

@@ -5,6 +5,7 @@ that a server wrote. Never: the reason for a message.
 """
 
 import contextlib
+import itertools
 from collections import Counter, deque
 
 from msgspec import structs
@@ -36,6 +37,9 @@ COUNTERS_MAX = 8
 TOKENS_MAX = 16
 """Maximum number of tokens that are masked; older ones have expired."""
 
+_secrets: dict["Report", tuple[str, ...]] = {}
+"""Secrets of the servers of this process, which its log does not show."""
+
 
 class Report:
     def __init__(self, channel: Channel) -> None:
@@ -62,9 +66,14 @@ class Report:
         self._apply()
 
     def _apply(self) -> None:
-        secrets = (*self._log.secrets, *self._learnt)
+        secrets = _secrets[self] = (*self._log.secrets, *self._learnt)
         self._masks = SecretMasker(secrets)
-        logs.tune(structs.replace(self._log, secrets=secrets))
+        every = tuple(itertools.chain.from_iterable(_secrets.values()))
+        logs.tune(structs.replace(self._log, secrets=every))
+
+    def close(self) -> None:
+        """Keep the secrets of this server no longer."""
+        _secrets.pop(self, None)
 
     def secret(self, text: str) -> None:
         """Mask this value, too, from now on."""

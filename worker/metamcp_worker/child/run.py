@@ -11,6 +11,8 @@ import signal
 import socket
 from time import monotonic
 
+from msgspec import structs
+
 from metamcp_worker.child import inprocess, jsonrpc_lines, process
 from metamcp_worker.child.actions import (
     Action,
@@ -50,6 +52,7 @@ from metamcp_worker.ipc.frames import (
     ServerGone,
 )
 from metamcp_worker.ipc.messages import (
+    LARGE_MESSAGE,
     THROTTLED,
     AttachFailed,
     AttachFront,
@@ -76,6 +79,8 @@ that must report to the supervisor at each tick."""
 LOOK_S = 0.01
 """Seconds between two looks at calls that run out or a front that catches up, while the worker
 waits for one of these."""
+LARGE_BYTES = 1 << 20
+"""Size of a message above which the servers that share a worker wait noticeably."""
 QUIET_S = 0.1
 """Seconds without a call in flight before a stopping worker takes no more calls: far longer than a
 frame needs through its pipe."""
@@ -105,11 +110,18 @@ async def _live(sock: socket.socket) -> int:
     return await ServerWorker(sock).run()
 
 
-class ServerWorker:
-    """Worker of one server, from start to end (`run`)."""
+_trimmed_at = [0.0]
+"""When this process last returned the memory that messages took."""
 
-    def __init__(self, sock: socket.socket) -> None:
+
+class ServerWorker:
+    """Worker of one server, from start to end (`run`). `mark`: of a server that shares its process
+    with others: the process beats for all of them, and its servers are told apart by their marks.
+    """
+
+    def __init__(self, sock: socket.socket, mark: str = "") -> None:
         self._loop = asyncio.get_running_loop()
+        self._mark = mark
         self._channel = Channel(sock, self._on_order, self._supervisor_gone, self._fd_lost)
         self._report = Report(self._channel)
         self.secret = self._report.secret  # a Listener
@@ -124,7 +136,7 @@ class ServerWorker:
         self._rest_written = False
         self._last_news = 0.0, 0
         self._rest_until = self._roused_at = self._lag_s = 0.0
-        self._trimmed_at = self._heard_at = self._loop.time()
+        _trimmed_at[0] = self._heard_at = self._loop.time()
         self._needed_at = self._loop.time()
         self._timer = self._loop.call_soon(self._turn)
         self._relief: asyncio.Task[None] | None = None
@@ -206,6 +218,7 @@ class ServerWorker:
             self._connection.abort()
             await self._connection.close()
         await self._fronts.close()
+        self._report.close()
         self._channel.close()
 
     # --- the supervisor ---------------------------------------------------------------------
@@ -237,6 +250,10 @@ class ServerWorker:
             case _:
                 self._finish(Fail("spawn", "the worker has no free descriptors"))
 
+    def abort(self) -> None:
+        """End the server at once, as if the supervisor were gone."""
+        self._supervisor_gone()
+
     def _supervisor_gone(self) -> None:
         if self._connection is not None:
             self._connection.abort()
@@ -248,6 +265,8 @@ class ServerWorker:
         except (codec.Malformed, TooLarge, OSError) as error:
             self._finish(Fail("spawn", f"what the worker was told to start is broken: {error}"))
             return
+        if self._mark:
+            spec = structs.replace(spec, env={**spec.env, process.MARK: self._mark})
         self._report.begin(spec)
         if not spec.command and spec.url is None:
             self._rest_s = NAP_S
@@ -323,6 +342,8 @@ class ServerWorker:
         now = self._heard_at = monotonic()
         if self._resting:
             self._rest_on()
+        if self._mark and max(map(len, lines), default=0) >= LARGE_BYTES:
+            self._report.count(LARGE_MESSAGE)
         for line in lines:
             self._do(self._session.receive(line, now, stream, via))
         assert self._connection is not None
@@ -495,8 +516,8 @@ class ServerWorker:
                 self._needed_at = now
         self._tell_news()
         used_at = max(self._needed_at, self._heard_at)
-        if self._trimmed_at <= now - TRIM_S and used_at > self._trimmed_at - TRIM_S:
-            self._trimmed_at = now
+        if _trimmed_at[0] <= now - TRIM_S and used_at > _trimmed_at[0] - TRIM_S:
+            _trimmed_at[0] = now
             memory.trim()
         rested, self._resting = self._resting, self._rests(now)
         if rested and not self._resting:
@@ -527,18 +548,22 @@ class ServerWorker:
         until = min(due, after_fork.next_beat(now + self._rest_s - NAP_S, NAP_S))
         if until <= now + TICK_S:
             return False
-        if not self._session.is_needed:
+        if not self._session.is_needed and not self._mark:
             self._rest_written = self._write_rest(now, until)
-        self._rest_until = until if self._rest_written else min(due, nap)
+        self._rest_until = until if self._rest_written or self._mark else min(due, nap)
         return True
 
     def _write_rest(self, now: float, until: float) -> bool:
         return after_fork.write_pulse(max(now, until - BEAT_S), self._lag_s)
 
+    def _write_pulse(self, now: float) -> None:
+        if not self._mark:
+            after_fork.write_pulse(now, 0.0)
+
     def _rest_on(self) -> None:
         """Rest on after a message that is only the answer to a probe, for example."""
         now = self._loop.time()
-        after_fork.write_pulse(now, 0.0)
+        self._write_pulse(now)
         self._loop.call_soon(self._rest_or_rouse, now)
 
     def _rest_or_rouse(self, now: float) -> None:
@@ -552,7 +577,7 @@ class ServerWorker:
     def _rouse(self) -> None:
         """Tick often again, because something happens."""
         self._resting, self._roused_at = False, self._loop.time()
-        after_fork.write_pulse(self._roused_at, 0.0)
+        self._write_pulse(self._roused_at)
         self._timer.cancel()
         self._plan(self._roused_at)
 

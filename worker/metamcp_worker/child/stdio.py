@@ -177,7 +177,7 @@ class StdioTransport:
 
     async def close(self) -> None:
         """Kill and reap the processes that the server left behind, and close the pipes."""
-        sweep = orphans.Sweep()
+        sweep = orphans.Sweep(self._host.list_left)
         end = self._loop.time() + orphans.SWEEP_S_MAX
         # No event reports the death of a process that is not known.
         while not sweep.step(()) and self._loop.time() < end:  # noqa: ASYNC110 - see above

@@ -71,6 +71,11 @@ class Host(Protocol):
         """Do what is due; called a few times per second."""
         ...
 
+    def list_left(self) -> set[int]:
+        """Return children of this process that the server left behind when it ended. Raises
+        OSError."""
+        ...
+
 
 Exited = Callable[[ServerExit], None]
 """Callback: called once, from the event loop, when a host has ended."""

@@ -133,12 +133,7 @@ def start(
     """Start the first of these programs that can be started, with the arguments of `command`, in a
     new session and confined. `processes_max`: number of processes that it may have; 0 if nobody is
     asked about new ones. Raises NotConfined, and OSError about the program."""
-    confinement = _ProcessConfinement(spec, command, env, os.getpid(), processes_max)
-    try:
-        return confinement.spawn(programs, streams)
-    except (OSError, ValueError, NotConfined):
-        _remove_temporary(spec, str(os.getpid()))
-        raise
+    return _ProcessConfinement(spec, command, env, processes_max).spawn(programs, streams)
 
 
 def first_started(programs: Iterable[str], begin: Callable[[str], int]) -> int:
@@ -168,16 +163,16 @@ def remove(folder: str) -> None:
 
 
 def _remove_temporary(spec: ConfinementSpec, pid: str) -> None:
-    """Remove the temporary folder of the server of this worker, if there is one."""
+    """Remove the temporary folder of a process of a server, if there is one."""
     link = os.path.join(spec.folder, TEMPORARY, pid)
     with contextlib.suppress(OSError):
         remove(os.readlink(link))
         os.unlink(link)
 
 
-def _make_places(spec: ConfinementSpec, worker_pid: int) -> rules.ServerPlaces:
-    """Make the folders of a server, and remove those of processes that are gone. Raises
-    NotConfined."""
+def _make_places(spec: ConfinementSpec) -> rules.ServerPlaces:
+    """Make the folders of this process of a server, and remove those of processes that are gone.
+    Raises NotConfined."""
     every = os.path.join(spec.folder, TEMPORARY)
     home = os.path.expanduser("~")
     apart = rules.has_own_home(spec, home, usable=os.access(home, os.W_OK | os.X_OK))
@@ -188,7 +183,7 @@ def _make_places(spec: ConfinementSpec, worker_pid: int) -> rules.ServerPlaces:
     try:
         for folder in filter(None, (os.path.dirname(spec.folder), spec.folder, every, cache)):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        tmp = _temporary_folder(os.path.join(every, str(worker_pid)))
+        tmp = _temporary_folder(os.path.join(every, str(os.getpid())))
         own = os.path.join(spec.folder if spec.lasting else tmp, "home") if apart else ""
         if own:
             os.makedirs(own, mode=0o700, exist_ok=True)
@@ -271,7 +266,7 @@ def _let_begin(listener: int, report: socket.socket) -> None:
 
 
 class _ProcessConfinement:
-    """Confinement of one process. `worker_pid`: of the process that starts it; `processes_max`: as
+    """Confinement of one process. `processes_max`: as
     in `start`. `_counted`: whether the worker is asked about each new process.
 
     The members of the second part are set in the forked process, before anything is prepared."""
@@ -281,11 +276,9 @@ class _ProcessConfinement:
         spec: ConfinementSpec,
         command: tuple[str, ...],
         env: Mapping[str, str],
-        worker_pid: int,
         processes_max: int,
     ) -> None:
         self._spec, self._command, self._env = spec, command, env
-        self._worker_pid = worker_pid
         self._strict = spec.profile == "strict"
         self._processes_max = processes_max
         self._counted = processes_max > 0
@@ -419,6 +412,7 @@ class _ProcessConfinement:
             return ConfinedProcess(pid, achieved, lacking, granted, tmp, limit, listener)
         packets.close_all(fds)
         os.waitpid(pid, 0)
+        _remove_temporary(self._spec, str(pid))
         number, _, text = os.fsdecode(failure).partition(" ")
         if number == _NO_ERROR:
             raise NotConfined(text)
@@ -435,7 +429,7 @@ class _ProcessConfinement:
         try:
             self._ask_kernel()
             programs = [_bubblewrap()] if self._strict else programs
-            places = _make_places(spec, self._worker_pid)
+            places = _make_places(spec)
             cwd = os.getcwd()
             files = LocalFileSystem()
             env = rules.environment(spec, self._env, argv, places, files)

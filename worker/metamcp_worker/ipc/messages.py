@@ -257,6 +257,9 @@ LEARNT = "learnt_"
 THROTTLED = "throttled"
 """Counter in `EventCounts`: checks of a worker, several a second, that found its server over its
 budget of messages and so not read from."""
+LARGE_MESSAGE = "large_message"
+"""Counter in `EventCounts` of a server that shares its worker: messages for which the other servers
+of that worker waited noticeably."""
 
 
 class EventCounts(Message, frozen=True, kw_only=True):
@@ -423,6 +426,32 @@ FromChild = (
 )  # fmt: skip
 
 
+class HostServer(Message, frozen=True, kw_only=True):
+    """To a shared worker: work for one more server. Descriptor: the worker's end of a control
+    socket for this server alone, on which it gets what a worker of its own would get. `slot`:
+    number of the server in this worker, unique."""
+
+    slot: int
+
+
+class DropServer(Message, frozen=True, kw_only=True):
+    """To a shared worker: end the server with this number at once."""
+
+    slot: int
+
+
+class ServerLeft(Message, frozen=True, kw_only=True):
+    """A server of a shared worker is gone, with everything below it. `code`: exit code that a
+    worker of its own would have."""
+
+    slot: int
+    code: int
+
+
+ToShared = HostServer | DropServer
+FromShared = ServerLeft
+
+
 HOPS_MAX = 3
 """Maximum moves of a connection for one request: to the owner; to the owner's heir, if the owner
 has ended; back."""
@@ -560,6 +589,8 @@ _to_nursery = codec.reader(ToNursery)
 _from_nursery = codec.reader(FromNursery)
 _to_child = codec.reader(ToChild)
 _from_child = codec.reader(FromChild | CallsShown)
+_to_shared = codec.reader(ToShared)
+_from_shared = codec.reader(FromShared)
 _to_front = codec.reader(ToFront)
 _from_front = codec.reader(FromFront | Answered)
 
@@ -581,6 +612,16 @@ def unpack_from_nursery(data: bytes) -> FromNursery:
 
 def unpack_to_child(data: bytes) -> ToChild:
     message: ToChild = _to_child(data)
+    return message
+
+
+def unpack_to_shared(data: bytes) -> ToShared:
+    message: ToShared = _to_shared(data)
+    return message
+
+
+def unpack_from_shared(data: bytes) -> FromShared:
+    message: FromShared = _from_shared(data)
     return message
 
 

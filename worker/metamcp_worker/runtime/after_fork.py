@@ -25,7 +25,7 @@ import struct
 from metamcp_worker.ipc.messages import Fork
 from metamcp_worker.runtime import lazy_import, logs, orphans
 
-OOM_SCORE_ADJ = {"child": b"500"}
+OOM_SCORE_ADJ = {"child": b"500", "shared": b"500"}
 """Value of `oom_score_adj` by role: the kernel should end servers and their workers first when
 memory runs out."""
 

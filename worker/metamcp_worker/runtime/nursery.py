@@ -53,12 +53,14 @@ ROLES = {
     "embedder": "metamcp_worker.embedder.run",
     "engine": "metamcp_worker.engine.run",
     "middleware": "metamcp_worker.middleware.run",
+    "shared": "metamcp_worker.child.shared_worker",
 }
 
 #: Modules imported before the forks, also those that other modules import at their first use: an
 #: import that is missing here costs every worker milliseconds and private memory.
 PRELOAD = (
     "metamcp_worker.child.run",
+    "metamcp_worker.child.shared_worker",
     "metamcp_worker.front.run",
     "asyncio",
     "encodings.idna",

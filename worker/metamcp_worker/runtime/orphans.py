@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 SWEEP_S_MAX = 5.0
 """Maximum seconds of a sweep: a killed process of many gigabytes needs a second or two to give back
@@ -57,10 +57,12 @@ def sweep(known_pids: Collection[int]) -> int:
 
 
 class Sweep:
-    """Sweep in steps that do not block. `killed`: pids that it had to kill so far."""
+    """Sweep in steps that do not block. `killed`: pids that it had to kill so far; `find`: returns
+    the children that it may kill, all of this process without one, and raises OSError."""
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[], set[int]] | None = None) -> None:
         self.killed: set[int] = set()
+        self._find = find or children
 
     def step(self, known_pids: Collection[int]) -> bool:
         """Kill and reap the unknown children of now. Returns True when none is left.
@@ -69,7 +71,7 @@ class Sweep:
         """
         for _ in range(STEP_PASSES_MAX):
             try:
-                strangers = children().difference(known_pids)
+                strangers = self._find().difference(known_pids)
             except OSError:  # no free descriptor to read the list with
                 return False
             if not strangers:
