@@ -10,6 +10,7 @@ its place has the new table.
 """
 
 import asyncio
+import bisect
 import contextlib
 import hmac
 import os
@@ -77,6 +78,8 @@ class ApiKeys:
         self._keys: dict[str, StoredKey] = {}
         self._limits: dict[str, UseLimits] | None = None
         """See `limits`; None: to be collected."""
+        self._sorted: list[str] | None = None
+        """All ids, in order; None: to be sorted."""
         self._pepper = b""
         self.unusable = ""
         """Why no key is valid; empty if keys can be used, or if there is none."""
@@ -143,13 +146,16 @@ class ApiKeys:
         the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
         with contextlib.suppress(PepperUnfit):
             await self._load()
-        keys = [self._find_key(name) for name in names]
-        if not names:
-            later_keys = (key for key_id, key in self._keys.items() if key_id > after)
-            keys = sorted(later_keys, key=lambda key: key.spec.id)
         now = self._clock()
-        page = tuple(self._describe_key(key, now) for key in keys[:most])
-        return KeyList(keys=page, more=len(keys) - len(page))
+        if names:
+            found = [self._find_key(name) for name in names]
+            return KeyList(keys=tuple(self._describe_key(key, now) for key in found[:most]))
+        if self._sorted is None:
+            self._sorted = sorted(self._keys)
+        start = bisect.bisect_right(self._sorted, after)
+        ids = self._sorted[start : start + most]
+        page = tuple(self._describe_key(self._keys[key_id], now) for key_id in ids)
+        return KeyList(keys=page, more=len(self._sorted) - start - len(page))
 
     async def read_key_use(self, name: str) -> KeyUse:
         """Return what ends when a key does, as far as fronts say. Raises KeyUnknown and
@@ -235,7 +241,7 @@ class ApiKeys:
             none: tuple[StoredKey, ...] = ()
             rows = await self._database.read(_read_keys, none)
             self._keys = {key.spec.id: key for key in rows}
-            self._limits = None
+            self._limits = self._sorted = None
             self._read = True
 
     async def _change(self, change: TableChange) -> tuple[str, ...]:
@@ -257,7 +263,7 @@ class ApiKeys:
         self._keys |= {key.spec.id: key for key in change.put}
         if not self._keys:
             self.unusable = ""
-        self._limits = None
+        self._limits = self._sorted = None
         put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
         put = tuple(filter(key_rules.for_fronts, put))
         removed = (*change.drop, *change.over)
@@ -274,7 +280,7 @@ class ApiKeys:
             expires=_iso(spec.expires) if spec.expires else None,
             principal=spec.principal,
             url=spec.url,
-            limits={name: value for name, value in structs.asdict(spec.limits).items() if value},
+            limits=_list_limits(spec.limits),
             created=_iso(key.created),
             created_by=key.created_by,
             state=key_rules.UNUSABLE if self.unusable and state == key_rules.ACTIVE else state,
@@ -323,6 +329,12 @@ class ApiKeys:
 
     def _send(self, front: FrontProcess, changes: KeyChanges) -> None:
         front.send(ChangeKeys(generation=self._generation), [packets.blob(codec.dump(changes))])
+
+
+def _list_limits(limits: UseLimits) -> dict[str, float]:
+    if limits == UNLIMITED:
+        return {}
+    return {name: value for name, value in structs.asdict(limits).items() if value}
 
 
 def _iso(seconds: float) -> str:
