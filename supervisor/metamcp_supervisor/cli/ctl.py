@@ -512,7 +512,7 @@ def _foot(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> str:
 
 def _picture(snapshot: verbs.GatewayStatus, names: tuple[str, ...]) -> show.PrintedTable:
     return show.PrintedTable(
-        columns.STATUS,
+        columns.status_head_row(snapshot),
         columns.status_rows(snapshot, names),
         head=columns.status_head(snapshot),
         foot=_foot(snapshot, names),

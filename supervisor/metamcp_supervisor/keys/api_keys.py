@@ -148,8 +148,8 @@ class ApiKeys:
             await self._load()
         now = self._clock()
         if names:
-            found = [self._find_key(name) for name in names]
-            return KeyList(keys=tuple(self._describe_key(key, now) for key in found[:most]))
+            keys = [self._find_key(name) for name in names]
+            return KeyList(keys=tuple(self._describe_key(key, now) for key in keys[:most]))
         if self._sorted is None:
             self._sorted = sorted(self._keys)
         start = bisect.bisect_right(self._sorted, after)

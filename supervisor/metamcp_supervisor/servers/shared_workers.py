@@ -23,7 +23,7 @@ from metamcp_worker.ipc import codec, messages, packets, process_names
 from metamcp_worker.ipc.messages import DropServer, HostServer, WorkerExit
 from metamcp_worker.ipc.packets import Channel, ChannelSnapshot
 
-OWN, SHARED, EACH = "own", "shared", "each"
+OWN, SHARED = "own", "shared"
 CRASHES_MAX = 1
 CRASHES_WINDOW_S = 600.0
 """Seconds in which a shared worker may end CRASHES_MAX times; after one more end its servers are
@@ -155,13 +155,13 @@ class SharedWorkers:
 
     def _on_packet(self, name: str, pid: int, data: bytes) -> None:
         try:
-            left = messages.unpack_from_shared(data)
+            end = messages.unpack_from_shared(data)
         except codec.Malformed:
             return
-        self._on_left(pid, left.slot, WorkerExit(pid=pid, code=left.code))
+        self._on_left(pid, end.slot, WorkerExit(pid=pid, code=end.code))
         worker = self._workers.get(name)
         if worker is not None and worker.pid == pid:
-            worker.slots.discard(left.slot)
+            worker.slots.discard(end.slot)
             if not worker.slots:
                 del self._workers[name]
                 worker.channel.close()

@@ -26,7 +26,10 @@ STATUS = (
     "RESTARTS", "NEXT / REASON",
 )  # fmt: skip
 RIGHT = frozenset(STATUS[2:-1])
-SPARED = ("TOKENS", "GEN", "INFL", "P95", "PID", "CALLS", "RESTARTS", "MEM", "UP")
+WORKER = "WORKER"
+"""Column with the worker that a server shares, behind PID, if there is one."""
+_BEHIND_PID = STATUS.index("PID") + 1
+SPARED = ("TOKENS", "GEN", "INFL", "P95", "PID", "CALLS", "RESTARTS", "MEM", "UP", WORKER)
 NONE = "-"
 MINUTE_S = 60.0
 REASON_CHARACTERS_MAX = 120
@@ -35,13 +38,24 @@ REASON_CHARACTERS_MAX = 120
 _SIGNS = {"add": "+", "remove": "-", "unchanged": "="}
 
 
+def status_head_row(status: GatewayStatus) -> tuple[str, ...]:
+    """Return the titles of the columns."""
+    shared = any(server.worker for server in status.servers)
+    return (*STATUS[:_BEHIND_PID], WORKER, *STATUS[_BEHIND_PID:]) if shared else STATUS
+
+
 def status_rows(status: GatewayStatus, names: Sequence[str] = ()) -> list[tuple[str, ...]]:
     """Return a row for each server, those that are not ready first. The process of a single client
     is in the same group as its server."""
     missed = {process_names.base(server.name) for server in not_ready(status, names)}
     servers = [server for server in status.servers if not names or server.name in names]
+    servers.sort(key=lambda server: process_names.base(server.name) not in missed)
+    rows = list(map(_row, servers))
+    if status_head_row(status) == STATUS:
+        return rows
     return [
-        _row(s) for s in sorted(servers, key=lambda s: process_names.base(s.name) not in missed)
+        (*row[:_BEHIND_PID], server.worker or NONE, *row[_BEHIND_PID:])
+        for server, row in zip(servers, rows, strict=True)
     ]
 
 
