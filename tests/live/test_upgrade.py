@@ -186,6 +186,23 @@ def test_a_build_with_a_message_that_living_processes_cannot_read_is_refused_by_
     assert not gateway.happened("upgrading")
 
 
+@pytest.mark.promise("M125")
+def test_a_build_without_a_feature_takes_over_what_the_feature_had(gateway: Upgradable) -> None:
+    gateway.install(NEXT)
+    package = gateway.packages / "metamcp_supervisor"
+    with (package / "__init__.py").open("a") as file:
+        file.write(f"__path__.insert(0, {str(package)!r})\n")
+    text = (Path(metamcp_supervisor.__file__).parent / "features.py").read_text()
+    assert text.count('"console", ') == 1
+    (package / "features.py").write_text(text.replace('"console", ', ""))
+    pids = gateway.pids()
+    gateway.upgrade()
+    assert gateway.pids() == pids
+    client = Client(gateway.port)
+    assert client.text("old__echo", text="on") == "on"
+    client.end()
+
+
 def test_what_is_not_simply_ready_stays_what_it_is() -> None:
     servers = {
         "slow": fake("--slow-start", "5000"),

@@ -42,7 +42,7 @@ from metamcp_supervisor.telemetry.journal import EVENTS_MAX, Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.views.views import Views
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc import process_names as words
 from metamcp_worker.ipc.roots import wider
 
@@ -355,7 +355,10 @@ class UpgradeHandover:
                 f"what runs cannot be taken over: {error}"
             ) from None
         for name, fds in before.roles.items():
-            self._roles[name].adopt(fds)
+            if name in self._roles:
+                self._roles[name].adopt(fds)
+            else:  # this program lacks that feature
+                packets.close_all(fds)
         parts.fronts.reconfigure()
         self._reloads.begin(self._signals.hangup)
         await parts.control.start(state.control)
