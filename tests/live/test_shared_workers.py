@@ -183,3 +183,20 @@ def test_an_upgrade_under_load_keeps_a_shared_worker_with_its_servers() -> None:
         come_back(gateway, {"victim": old})
         gateway.ctl("restart", "left", "--wait")
         assert gateway.pids()["right"] == before["right"]
+
+
+def test_a_restart_of_a_worker_restarts_its_servers_in_another_process() -> None:
+    with Gateway({**three(), "alone": {**fake(), "worker": "own"}}, extra=SHARED) as gateway:
+        old, worker, alone = (
+            generations(gateway),
+            workers(gateway)["left"],
+            workers(gateway)["alone"],
+        )
+        done = gateway.run("ctl", "restart", "--worker", "default:shard", ok=(8,))
+        assert "no worker is named 'default:shard'; did you mean 'default:shared'" in done.stderr
+        gateway.ctl("restart", "--worker", "default:shared", "--wait")
+        now = generations(gateway)
+        assert {name for name in now if now[name] > old[name]} == set(NAMES)
+        assert len({workers(gateway)[name] for name in NAMES} - {worker}) == 1
+        assert workers(gateway)["alone"] == alone
+        until(lambda: not processes.alive({worker}), "the worker of before has ended")

@@ -309,7 +309,7 @@ class SmallGateway:
         for name in self._known(names):
             self._later(name, "stopped", 0)
 
-    def restart(self, names: Sequence[str]) -> None:
+    def restart(self, names: Sequence[str], worker: str = "") -> None:
         for name in self._known(names):
             self._later(name, "ready", 1)
 

@@ -20,11 +20,12 @@ from msgspec import structs
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import errors, show
+from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.telemetry.health import not_ready
 from metamcp_supervisor.wording import columns
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, process_names
 
 WATCH_S = 2.0
 """Seconds between two pictures of `--watch`; the gateway measures its processes as often."""
@@ -305,6 +306,7 @@ def stop(
 
 @ctl.command()
 @any_names_argument
+@click.option("--worker", metavar="WORKER", help="All servers that share this worker, and it.")
 @wait_option
 @timeout_option
 @json_option
@@ -312,12 +314,28 @@ def stop(
 def restart(
     runtime_dir: str | None,
     names: tuple[str, ...],
+    worker: str | None,
     wait: bool,
     timeout_s: float,
     as_json: bool,
 ) -> None:
     """Stop servers and start them again."""
-    _steer(runtime_dir, "restart", names, "ready" if wait else "", timeout_s, as_json)
+    state, params = "ready" if wait else "", {"worker": worker} if worker else {}
+    if worker:
+        names = (*names, *_list_sharing(runtime_dir, worker))
+    _steer(runtime_dir, "restart", names, state, timeout_s, as_json, **params)
+
+
+def _list_sharing(runtime_dir: str | None, worker: str) -> list[str]:
+    """Return the servers that share a worker. Raises Failed if there are none."""
+    with client.connect(runtime_dir) as gateway:
+        status = codec.decode_as(verbs.GatewayStatus, gateway.call("status"))
+    workers = {process_names.base(each.name): each.worker for each in status.servers if each.worker}
+    names = [name for name, each in workers.items() if each == worker]
+    if not names:
+        text = hint(worker, workers.values()) if workers else "no server shares its worker"
+        raise Failed(verbs.Exit.UNKNOWN_NAME, f"no worker is named {worker[:64]!r}; {text}")
+    return names
 
 
 @ctl.command()
@@ -398,7 +416,7 @@ def _steer(
     target_state: str,
     timeout_s: float,
     as_json: bool,
-    **more: bool,
+    **more: bool | str,
 ) -> None:
     if not names:
         raise click.UsageError(f"say which servers; {_WHOLE[verb]}")

@@ -92,6 +92,13 @@ class EndpointsParams(Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
 
 
+class RestartParams(ServerNames, frozen=True):
+    """Parameters of `restart`. `worker`: worker that these servers share, which is started again,
+    too."""
+
+    worker: str = ""
+
+
 class NameParams(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
@@ -116,10 +123,10 @@ async def _stop(gateway: GatewayControl, line: ControlStream, params: StopParams
     return {"v": VERSION, "names": params.names, "above": {}, **await unsaved_warning(gateway)}
 
 
-async def _restart(gateway: GatewayControl, line: ControlStream, params: ServerNames) -> object:
+async def _restart(gateway: GatewayControl, line: ControlStream, params: RestartParams) -> object:
     above = {s.name: s.generation for s in find_servers(gateway, params.names)}
     _record(gateway, line, params.names, "restart")
-    gateway.restart(params.names)
+    gateway.restart(params.names, params.worker)
     return {"v": VERSION, "names": params.names, "above": above, **await unsaved_warning(gateway)}
 
 
@@ -262,7 +269,7 @@ _CORE: dict[str, Verb] = {
     "status": Verb(NoParams, _status, Role.VIEWER),
     "start": Verb(ServerNames, _start, Role.OPERATOR),
     "stop": Verb(StopParams, _stop, Role.OPERATOR),
-    "restart": Verb(ServerNames, _restart, Role.OPERATOR),
+    "restart": Verb(RestartParams, _restart, Role.OPERATOR),
     "drain": Verb(ServerNames, _drain, Role.OPERATOR),
     "undrain": Verb(ServerNames, _undrain, Role.OPERATOR),
     "quarantine": Verb(QuarantineParams, _quarantine, Role.ADMIN),

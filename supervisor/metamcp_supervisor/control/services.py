@@ -282,8 +282,9 @@ class GatewayControl(Protocol):
         Raises UnknownName."""
         ...
 
-    def restart(self, names: Sequence[str]) -> None:
-        """Restart servers. Raises UnknownName."""
+    def restart(self, names: Sequence[str], worker: str = "") -> None:
+        """Restart servers, in another process of the worker that they share if it is named. Raises
+        UnknownName."""
         ...
 
     def drain(self, names: Sequence[str], by: str, *, yes: bool) -> None:

@@ -518,7 +518,8 @@ class Gateway:
     def stop(self, names: Sequence[str], by: str) -> None:
         self._each(names, partial(self._manager.stop, by=by))
 
-    def restart(self, names: Sequence[str]) -> None:
+    def restart(self, names: Sequence[str], worker: str = "") -> None:
+        self._manager.copies.shared.replace(worker)
         self._each(names, self._manager.restart)
 
     def drain(self, names: Sequence[str], by: str, *, yes: bool) -> None:

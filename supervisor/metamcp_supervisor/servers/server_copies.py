@@ -146,7 +146,7 @@ class CopySupervisor:
         sock = socket.socket(fileno=snapshot.instance.line.fd)
         before, name = snapshot.instance, f"{copy.entry.name}#{copy.generation}"
         worker = ForkedWorker(before.pid, "child", name, sock, before.shared, before.slot)
-        self.shared.adopt_server(before.shared, before.slot)
+        self.shared.adopt_server(before.pid, before.slot)
         instance = copy.instance = Instance(copy.entry.name, copy.generation, worker, self)
         instance.go_on(snapshot.instance)
         self._tuned = None  # it has the log settings of the previous program
@@ -435,7 +435,7 @@ class CopySupervisor:
             return
         if instance.slot and not instance.dropped and instance.condemned is None:
             instance.dropped = True
-            self.shared.drop(instance.shared, instance.slot)
+            self.shared.drop(instance.pid, instance.slot)
         else:
             self._forker.signal(instance.pid, signal.SIGKILL)
         copy.deadline(KILLED_S_MAX, self._outlives)

@@ -46,8 +46,12 @@ def find_worker(server: Server, workers: str) -> str:
 
 
 class _SharedWorker:
-    def __init__(self, pid: int, channel: Channel) -> None:
+    """Process of a worker; `replaced`: another process takes the servers that start."""
+
+    def __init__(self, name: str, pid: int, channel: Channel) -> None:
+        self.name = name
         self.pid = pid
+        self.replaced = False
         self.channel = channel
         self.slots: set[int] = set()
 
@@ -62,7 +66,8 @@ class SharedWorkers:
         self._forker = forker
         self._on_left = on_left
         self._default = workers
-        self._workers: dict[str, _SharedWorker] = {}
+        self._workers: dict[int, _SharedWorker] = {}
+        """By process."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._slots = itertools.count(1)
         self._ends: defaultdict[str, deque[float]] = defaultdict(deque)
@@ -89,7 +94,7 @@ class SharedWorkers:
         if not shared:
             return await self._forker.fork("child", name)
         async with self._locks[shared]:
-            worker = self._workers.get(shared)
+            worker = self._find(shared)
             if worker is None:
                 forked = await self._forker.fork("shared", shared)
                 worker = self._add(shared, forked.pid, forked.sock)
@@ -103,19 +108,30 @@ class SharedWorkers:
             worker.channel.send(messages.pack(HostServer(slot=slot)), [theirs.detach()])
             return ForkedWorker(worker.pid, "child", name, ours, shared, slot)
 
-    def drop(self, name: str, slot: int) -> None:
+    def _find(self, name: str) -> _SharedWorker | None:
+        """Return the process that takes the servers that start, None if there is none."""
+        workers = (each for each in self._workers.values() if each.name == name)
+        return next((each for each in workers if not each.replaced), None)
+
+    def replace(self, name: str) -> None:
+        """Let servers of this worker start in another process from now on; the one of now ends with
+        its last server."""
+        if worker := self._find(name):
+            worker.replaced = True
+
+    def drop(self, pid: int, slot: int) -> None:
         """Let a worker end this server at once."""
-        if worker := self._workers.get(name):
+        if worker := self._workers.get(pid):
             worker.channel.send(messages.pack(DropServer(slot=slot)))
 
     def on_exit(self, pid: int, servers: Collection[str], now: float) -> None:
         """Forget a worker that has ended, if this is the process of one. `servers`: those that it
         worked for, none if it ended for no fault of theirs. `now`: monotonic seconds."""
-        name = next((name for name, each in self._workers.items() if each.pid == pid), "")
-        if not name:
+        worker = self._workers.pop(pid, None)
+        if worker is None:
             return
-        self._workers.pop(name).channel.close()
-        ends = self._ends[name]
+        worker.channel.close()
+        ends = self._ends[worker.name]
         if servers:
             ends.append(now)
         while ends and ends[0] < now - CRASHES_WINDOW_S:
@@ -127,8 +143,8 @@ class SharedWorkers:
         """Return name, process and control socket of each worker, for the program after this
         one."""
         return tuple(
-            (name, worker.pid, worker.channel.take_snapshot())
-            for name, worker in self._workers.items()
+            (worker.name, worker.pid, worker.channel.take_snapshot())
+            for worker in self._workers.values()
         )
 
     def adopt(self, snapshots: Iterable[tuple[str, int, ChannelSnapshot]]) -> None:
@@ -138,30 +154,30 @@ class SharedWorkers:
             for data, fds in line.waiting:
                 worker.channel.send(data, fds)
 
-    def adopt_server(self, name: str, slot: int) -> None:
+    def adopt_server(self, pid: int, slot: int) -> None:
         """Continue with a server in a worker of the previous program."""
-        if worker := self._workers.get(name):
+        if worker := self._workers.get(pid):
             worker.slots.add(slot)
             self._slots = itertools.count(max(slot + 1, next(self._slots)))
 
     def _add(self, name: str, pid: int, sock: socket.socket) -> _SharedWorker:
         def on_packet(data: bytes, fds: list[int]) -> None:
             packets.close_all(fds)
-            self._on_packet(name, pid, data)
+            self._on_packet(pid, data)
 
         channel = Channel(sock, on_packet, lambda: None)
-        worker = self._workers[name] = _SharedWorker(pid, channel)
+        self.replace(name)
+        worker = self._workers[pid] = _SharedWorker(name, pid, channel)
         return worker
 
-    def _on_packet(self, name: str, pid: int, data: bytes) -> None:
+    def _on_packet(self, pid: int, data: bytes) -> None:
         try:
             end = messages.unpack_from_shared(data)
         except codec.Malformed:
             return
         self._on_left(pid, end.slot, WorkerExit(pid=pid, code=end.code))
-        worker = self._workers.get(name)
-        if worker is not None and worker.pid == pid:
+        if worker := self._workers.get(pid):
             worker.slots.discard(end.slot)
             if not worker.slots:
-                del self._workers[name]
+                del self._workers[pid]
                 worker.channel.close()
