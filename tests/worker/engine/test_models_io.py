@@ -5,10 +5,8 @@ import asyncio
 import json
 import logging
 import time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import anthropic
-import openai
 import pytest
 
 from metamcp_worker.engine import models
@@ -26,6 +24,11 @@ from tests.worker.engine.model_server import (
     call,
 )
 
+# Three tests need the SDKs, and each lane that collects these tests would load them for 3 s.
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+
 pytestmark = [pytest.mark.process, pytest.mark.promise("M49")]
 
 BOTH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
@@ -39,11 +42,11 @@ def settings(url: str, provider: Any, key: str = KEY) -> AiSettings:
     return AiSettings(provider=provider, url=url, model="small", key=key)
 
 
-def completion(client: openai.OpenAI, body: dict[str, Any]) -> Any:
+def completion(client: "openai.OpenAI", body: dict[str, Any]) -> Any:
     return cast(Any, client.chat.completions.create)(**body)
 
 
-def message(client: anthropic.Anthropic, body: dict[str, Any]) -> Any:
+def message(client: "anthropic.Anthropic", body: dict[str, Any]) -> Any:
     return cast(Any, client.messages.create)(**body)
 
 
@@ -162,6 +165,8 @@ def test_a_whole_conversation_is_one_that_the_endpoint_takes(provider: str) -> N
 
 
 def test_the_sdk_of_openai_reads_the_scripted_model() -> None:
+    import openai
+
     with (
         ModelServer(BUSY) as server,
         openai.OpenAI(base_url=f"{server.base}/v1", api_key=KEY) as client,
@@ -179,6 +184,8 @@ def test_the_sdk_of_openai_reads_the_scripted_model() -> None:
 
 
 def test_the_sdk_of_anthropic_reads_the_scripted_model() -> None:
+    import anthropic
+
     with (
         ModelServer(BUSY) as server,
         anthropic.Anthropic(base_url=server.base, api_key=KEY) as client,
@@ -198,6 +205,9 @@ def test_the_sdk_of_anthropic_reads_the_scripted_model() -> None:
 @BOTH
 def test_the_answers_are_read_as_the_sdk_of_the_provider_sends_them(provider: str) -> None:
     """A conversation that the SDKs make has the same bytes as ours, apart from their order."""
+    import anthropic
+    import openai
+
     with ModelServer([Says("x")]) as server:
         body = json.loads(models.request(settings("", cast(Any, provider)), PROMPT))
         if provider == "openai":
