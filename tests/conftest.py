@@ -36,7 +36,11 @@ settings.register_profile(
 
 REAL = "live or process"
 """The choice of `make test` for the tests that start processes."""
+PURE = "not live and not process"
+"""The choice of `make check`."""
 REAL_MARK = re.compile(r"\bmark\.(?:live|process)\b")
+REAL_FILE = re.compile(r"^pytestmark = (?:\[[^]]*?)?pytest\.mark\.(?:live|process)\b", re.MULTILINE)
+"""The mark of all tests in a file."""
 DURATIONS = "tests/durations.json"
 """Seconds of each file of these tests, as the last run with METAMCP_DURATIONS measured them."""
 NEW_FILE_S = 5.0
@@ -106,11 +110,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The lanes of tests with real processes do not import the files that have none of them."""
-    if config.option.markexpr != REAL or collection_path.suffix != ".py":
+    """Lanes do not import files of which they run no test."""
+    chosen = config.option.markexpr
+    if chosen not in (REAL, PURE) or not collection_path.match("test_*.py"):
         return None
-    marked = REAL_MARK.search(collection_path.read_text())
-    return True if collection_path.name.startswith("test_") and not marked else None
+    text = collection_path.read_text()
+    unused = REAL_FILE.search(text) if chosen == PURE else not REAL_MARK.search(text)
+    return True if unused else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
