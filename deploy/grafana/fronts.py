@@ -18,6 +18,7 @@ def fronts() -> dashboard.Dashboard:
             Row("Now", _now()),
             Row("Clients", _clients()),
             Row("Turned away", _refused()),
+            Row("What ends", _ends()),
             Row("The gateway's own time", _own()),
         ],
     )
@@ -122,6 +123,22 @@ def _refused() -> list[dashboard.Panel]:
               Ask(f"max by (kind, name) (metamcp_quota_used_ratio{{{HERE}}})", "{{kind}} {{name}}"),
               width=12),
     ]  # fmt: skip
+
+
+def _ends() -> list[dashboard.Panel]:
+    return [
+        graph("Certificates", "Until the first one ends that clients check, or that theirs are "
+              "checked with.", "s", Ask(_left("certificate", "certificate"), "{{certificate}}")),
+        graph("API keys", "Until the last valid key of a name ends, of the 100 names that end "
+              "first.", "s", Ask(_left("key", "workspace, key"), "{{workspace}} {{key}}")),
+        graph("Tokens for remote servers", "Until a person has to authorize the gateway again. "
+              "Tokens that the gateway renews are left out.", "s",
+              Ask(_left("token", "server"), "{{server}}")),
+    ]  # fmt: skip
+
+
+def _left(of: str, by: str) -> str:
+    return f"min by ({by}) (metamcp_{of}_expiry_timestamp_seconds{{{HERE}}}) - time()"
 
 
 def _own() -> list[dashboard.Panel]:

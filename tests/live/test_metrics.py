@@ -27,6 +27,8 @@ EMPTY = {
     "metamcp_engine_orders_total", "metamcp_engine_runs", "metamcp_consent_total",
     "metamcp_policy_matches_total", "metamcp_sandbox_refusals_total",
     "metamcp_middleware_requests_total",
+    "metamcp_certificate_expiry_timestamp_seconds", "metamcp_key_expiry_timestamp_seconds",
+    "metamcp_token_expiry_timestamp_seconds",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from datetime import datetime
 from pathlib import Path
 
 import httpx2
@@ -20,6 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from metamcp_supervisor.certificates import authority
 from tests.live.gateway import Gateway, fake
+from tests.live.test_metrics import page
 from tests.waiting import until
 from tests.worker.http.test_fetch_tls import certificate
 
@@ -80,6 +82,17 @@ async def test_a_gateway_makes_its_authority_and_a_real_client_that_trusts_it_ca
     ):
         said = await client.call_tool("new__echo", {"text": "over TLS"})
         assert "over TLS" in str(said.content)
+
+
+def test_the_ends_of_certificates_are_metrics(gateway: Gateway) -> None:
+    def ends() -> dict[str, float]:
+        family = page(gateway)["metamcp_certificate_expiry_timestamp_seconds"]
+        return {sample.labels["certificate"]: sample.value for sample in family.samples}
+
+    until(lambda: ends().keys() == {"gateway", "authority"}, "the files are read")
+    shown = authority.read_certificate(gateway.folder / "state")
+    for name, end in (("gateway", shown.expires), ("authority", shown.ca_expires)):
+        assert ends()[name] == datetime.fromisoformat(end).timestamp()
 
 
 def test_plain_http_is_cut_off_and_the_gateway_goes_on(gateway: Gateway) -> None:

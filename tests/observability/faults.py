@@ -3,6 +3,7 @@
 Owns: the servers, the load, what is done to them and when. Never: what is to be seen of it.
 """
 
+import base64
 import contextlib
 import http.client
 import os
@@ -20,9 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from metamcp_worker.oauth.vault import KEY_BYTES, TokenRecord, Vault
 from tests.faults.ears import hearing
 from tests.faults.test_stopped import stopped
-from tests.live import processes
+from tests.live import canaries, processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, SERVER, Gateway, fake
 from tests.live.raw import Raw
@@ -96,6 +98,12 @@ name = "watched"
 match = "index/echo"
 effect = "log"
 """
+REMOTE = """[servers.remote]
+url = "{url}"
+transport = "http"
+oauth = true
+"""
+TOKEN_S = 3600.0
 STEADY = [name for name in SERVERS if name not in ("flaky", "wiki")]
 
 
@@ -135,7 +143,12 @@ class Run:
 def running(folder: Path) -> Generator[Run]:
     """All of it has happened when this yields; the gateway still serves."""
     with ExitStack() as stack:
-        gateway = stack.enter_context(Gateway(SERVERS, wait=False, extra=SETTINGS))
+        remote = canaries.Remote()
+        stack.callback(remote.close)
+        extra = SETTINGS + REMOTE.format(url=remote.url)
+        gateway = stack.enter_context(
+            _authorized(Gateway(SERVERS, wait=False, extra=extra), remote)
+        )
         until(gateway.answers, "the gateway answers")
         prometheus = stack.enter_context(Prometheus(folder, gateway.ops_port))
         pool = stack.enter_context(ThreadPoolExecutor(64))
@@ -154,12 +167,26 @@ def running(folder: Path) -> Generator[Run]:
         yield run
 
 
+def _authorized(gateway: Gateway, remote: canaries.Remote) -> Gateway:
+    """With a token for the remote server that ends in a while, and that nothing renews."""
+    key = os.urandom(KEY_BYTES)
+    gateway.environ["METAMCP_OAUTH_KEY"] = base64.b64encode(key).decode()
+    record = TokenRecord(
+        server="remote", issuer="http://127.0.0.1:1", url=remote.url, access_token="token",
+        expires_at=time.time() + TOKEN_S,
+    )  # fmt: skip
+    Vault(str(gateway.folder / "state" / "oauth"), key).put(record)
+    return gateway
+
+
 def _until_seen(run: Run) -> None:
     """What takes its time."""
     run.fires("MetaMCPServerFailed", "wiki")
     run.fires("MetaMCPServerQuarantined", "guest")
     run.fires("MetaMCPToolsKeptBack", "logs")
     run.fires("MetaMCPWaitingForPeople")
+    run.fires("MetaMCPKeyExpires")
+    run.fires("MetaMCPTokenExpires", "remote")
     run.fires("MetaMCPServerFlapping", "flaky")
     run.fires("MetaMCPHighErrorRatio", "tickets")
     run.fires("MetaMCPHeartbeatLate", "db")
@@ -285,6 +312,10 @@ def _a_run_that_waits_for_a_person(run: Run) -> None:
         "name: asks\nsteps:\n  - elicit: {message: Go on?, schema: {type: object}}\n"
     )
     _workflow(run, "run", str(run.gateway.folder / "asks.yaml"), "--no-wait")
+
+
+def _a_key_that_ends_soon(run: Run) -> None:
+    run.gateway.run("keys", "create", "desk", "--expires", "3d")
 
 
 def _slow_calls(run: Run) -> None:
@@ -440,8 +471,9 @@ def _resident(pid: int) -> int:
 
 
 FAULTS = (
-    _half_a_request, _code_that_waits, _a_run_that_waits, _a_run_that_waits_for_a_person,
-    _slow_calls, _somebody_is_kept_out, _a_dead_worker, _a_frozen_worker,
+    _a_key_that_ends_soon, _half_a_request, _code_that_waits, _a_run_that_waits,
+    _a_run_that_waits_for_a_person, _slow_calls, _somebody_is_kept_out, _a_dead_worker,
+    _a_frozen_worker,
     _someone_in_the_way, _odd_answers, _large_results, _a_late_answer, _strangers,
     _a_refused_right,
     _what_is_left_behind, _a_full_queue, _other_fronts, _other_tools, _few_descriptors,

@@ -16,6 +16,7 @@ RATE = "5s"
 """Some scrapes long; minutes in a dashboard of a real gateway."""
 UNIT_TESTED = {
     "MetaMCPSeriesDropped": "needs 20,000 series",
+    "MetaMCPCertificateExpires": "needs TLS, which none of the clients here speaks",
     "MetaMCPAuditRecordsLost": "needs an audit that is not required, and a full disk",
 }
 """Alerts that only the unit tests of the rules fire, and why."""
@@ -24,6 +25,7 @@ QUIET = {
     "capacity / The metrics themselves / Series refused": "needs 20,000 series",
     "capacity / The metrics themselves / Spans": "no collector listens",
     "capacity / The metrics themselves / Recorded calls": "nothing is recorded",
+    "fronts / What ends / Certificates": "needs TLS, which none of the clients here speaks",
     "fronts / Clients / Texts for searches by meaning": "nothing makes vectors",
 }
 """Panels that stay at zero or empty here, and why."""

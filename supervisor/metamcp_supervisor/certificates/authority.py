@@ -1,7 +1,8 @@
 """Local certificate authority: it vouches for this gateway and for nothing else.
 
-Owns: the files below `tls` in the state directory, making and renewing them. Never: stores of the
-system or of browsers, certificates of somebody else, TLS itself (the front's `http.tls_files`).
+Owns: the files below `tls` in the state directory, making and renewing them, the end of any
+certificate of a gateway. Never: stores of the system or of browsers, making certificates for
+somebody else, TLS itself (the front's `http.tls_files`).
 
 The authority may only sign for the names that it was created with (name constraints, RFC 5280,
 section 4.2.1.10), so its key is worth nothing elsewhere. Clients get its certificate.
@@ -124,6 +125,18 @@ def read_certificate(state_dir: Path) -> Certificate:
         ca_expires=ca.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
         ca_sha256=ca.fingerprint(hashes.SHA256()).hex(),
     )
+
+
+def read_end(path: Path) -> float | None:
+    """Return when the first of the certificates in a file ends, in seconds since the epoch; None
+    without one that can be read."""
+    from cryptography import x509
+
+    try:
+        certificates = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):  # the front says so
+        return None
+    return min(each.not_valid_after_utc for each in certificates).timestamp()
 
 
 def _read_local_names(state_dir: Path) -> Sequence[str]:

@@ -12,7 +12,7 @@ parallel, the nursery ends with what is left, and the files of the runtime direc
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from msgspec import structs
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import workspaces
-from metamcp_supervisor.config.config import Address, Config, ConfigInvalid
+from metamcp_supervisor.config.config import Address, Config, ConfigInvalid, GatewayConfig
 from metamcp_supervisor.config.units import DURATION_S_MAX
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
@@ -56,6 +56,7 @@ from metamcp_supervisor.telemetry.admin import Admin
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import LAST_LINES, LogFiles, ServerLogs, event_file
 from metamcp_supervisor.telemetry.metrics import Metrics
+from metamcp_supervisor.telemetry.page_rows import Values, by_one
 from metamcp_supervisor.telemetry.traces import Traces
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
@@ -84,6 +85,8 @@ ADMIN_GRACE_S = 1.0
 """Seconds that a scrape has to end when the gateway stops."""
 RENEW_S = 6 * 3600.0
 """Seconds between two looks whether the gateway's own certificate is to be renewed."""
+EXPIRY_S = 60.0
+"""Seconds between two looks at the ends of certificates and tokens."""
 START_AGAIN = (
     "something ends its processes: the events before this one name signals and exit codes, 'dmesg'"
     " tells of memory that ran out; mend that and start the gateway again"
@@ -107,6 +110,45 @@ class CannotStart(MetaMCPError):
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Expiries:
+    """Ends of certificates and tokens, a source of metrics. `tokens`: of remote servers; `config`:
+    returns the configuration in force."""
+
+    def __init__(self, tokens: TokenKeys, config: Callable[[], Config]) -> None:
+        self._tokens = tokens
+        self._config = config
+        self._certificates: Mapping[str, float] = {}
+        self._servers: Mapping[str, float] = {}
+
+    async def run(self) -> None:
+        """Look at the files again and again."""
+        while True:
+            config = self._config()
+            if config.gateway.tls is not None:
+                self._certificates = await asyncio.to_thread(_read_ends, config.gateway)
+            remote = [server for server in config.servers.values() if server.oauth is not None]
+            ends = [(each.name, await asyncio.to_thread(self._tokens.read_end, each))
+                    for each in remote]  # fmt: skip
+            self._servers = {name: end for name, end in ends if end is not None}
+            await asyncio.sleep(EXPIRY_S)
+
+    def metric_rows(self) -> Iterator[tuple[str, Values]]:
+        yield "metamcp_certificate_expiry_timestamp_seconds", by_one(self._certificates)
+        yield "metamcp_token_expiry_timestamp_seconds", by_one(self._servers)
+
+
+def _read_ends(gateway: GatewayConfig) -> dict[str, float]:
+    """Return the ends of the certificates of a gateway with TLS. Blocks."""
+    from metamcp_supervisor.certificates import authority
+
+    tls = gateway.tls
+    assert tls is not None
+    ca = gateway.state_dir / authority.CA if tls.local else None
+    paths = {"gateway": tls.cert, "authority": ca, "client_ca": tls.client_ca}
+    ends = {name: authority.read_end(path) for name, path in paths.items() if path is not None}
+    return {name: end for name, end in ends.items() if end is not None}
 
 
 class Gateway:
@@ -220,6 +262,8 @@ class Gateway:
         return Admin(self.status, reader, self.metrics, self.ops_listen, self._loop.time, hosts)
 
     def _make_manager(self, config: Config, environ: Mapping[str, str]) -> ServerManager:
+        tokens = TokenKeys(config.gateway.state_dir, environ)
+        self._expiries = Expiries(tokens, lambda: self.config)
         return ServerManager(
             forker=self._nursery,
             heartbeats=self._heartbeats,
@@ -234,7 +278,7 @@ class Gateway:
                 cgroups.find_memory_group(),
                 lambda: specs.private_places(self.config, (self.listen, self.ops_listen)),
             ),
-            tokens=TokenKeys(config.gateway.state_dir, environ),
+            tokens=tokens,
             approvals=ToolQuarantine(
                 config.gateway.state_dir, self.journal, self._fronts.reconfigure
             ),
@@ -258,6 +302,7 @@ class Gateway:
         self._services.furnish(
             self._fronts, self._routes, self.journal, lambda: self.config, self.version, environ
         )
+        self.metrics.sources = (*self.metrics.sources, self.keys, self._expiries)
         parts = SurvivingParts(
             self._nursery, self._heartbeats, self._fronts, self._routes, self._catalogues,
             self._manager, self._control, self.journal, self.logs, self.metrics,
@@ -280,10 +325,12 @@ class Gateway:
         try:
             if await self._rise():
                 on_up()
-                sampler = asyncio.create_task(self._gauges.run())
+                looks = self._gauges.run(), self._expiries.run()
+                tasks = [asyncio.create_task(look) for look in looks]
                 await self._stopping.wait()
-                sampler.cancel()
-                await asyncio.wait([sampler])
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
                 await self._wind_down()
         finally:
             await self._close()

@@ -16,7 +16,9 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from msgspec import structs
@@ -42,6 +44,8 @@ CONFIRM_S_MAX = 3.0
 
 SHOWN_MAX = 100
 """Maximum keys in one answer, which is one line of the control socket."""
+EXPIRIES_MAX = 100
+"""Maximum names of keys whose ends are metrics; those that end first."""
 CLOSE_S_MAX = 10.0
 """Maximum seconds for the last orders when the gateway ends."""
 
@@ -80,6 +84,8 @@ class ApiKeys:
         """See `limits`; None: to be collected."""
         self._sorted: list[str] | None = None
         """All ids, in order; None: to be sorted."""
+        self._expiries: list[tuple[float, str, str]] | None = None
+        """See `key_rules.expiries`; None: to be collected."""
         self._pepper = b""
         self.unusable = ""
         """Why no key is valid; empty if keys can be used, or if there is none."""
@@ -115,6 +121,15 @@ class ApiKeys:
                 name: limits for name, limits in limits_by_id.items() if limits != UNLIMITED
             }
         return self._limits
+
+    def metric_rows(self) -> Iterator[tuple[str, Iterable[tuple[tuple[str, ...], float]]]]:
+        """Yield the family about the ends of keys that are valid now."""
+        if self._expiries is None:
+            self._expiries = key_rules.expiries(self._keys.values())
+        begin = bisect_right(self._expiries, self._clock(), key=itemgetter(0))
+        ends = self._expiries[begin : begin + EXPIRIES_MAX]
+        rows = (((workspace, name), end) for end, workspace, name in ends)
+        yield "metamcp_key_expiry_timestamp_seconds", rows
 
     def principals(self) -> frozenset[tuple[str, str]]:
         """Return workspace and name of each principal that has a valid key."""
@@ -241,7 +256,7 @@ class ApiKeys:
             none: tuple[StoredKey, ...] = ()
             rows = await self._database.read(_read_keys, none)
             self._keys = {key.spec.id: key for key in rows}
-            self._limits = self._sorted = None
+            self._limits = self._sorted = self._expiries = None
             self._read = True
 
     async def _change(self, change: TableChange) -> tuple[str, ...]:
@@ -263,7 +278,7 @@ class ApiKeys:
         self._keys |= {key.spec.id: key for key in change.put}
         if not self._keys:
             self.unusable = ""
-        self._limits = self._sorted = None
+        self._limits = self._sorted = self._expiries = None
         put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
         put = tuple(filter(key_rules.for_fronts, put))
         removed = (*change.drop, *change.over)

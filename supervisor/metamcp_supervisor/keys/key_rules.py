@@ -4,6 +4,7 @@ Owns: names, scopes, expiry and limits of keys, finding a key by its id or name,
 order makes. Never: randomness, clocks, the form of a key (`access.api_key`), storing and sending.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -244,6 +245,17 @@ def for_fronts(key: KeySpec) -> bool:
 def state(key: KeySpec, now: float) -> str:
     """Return `active` or `expired`."""
     return EXPIRED if key.expires and now >= key.expires else ACTIVE
+
+
+def expiries(keys: Iterable[StoredKey]) -> list[tuple[float, str, str]]:
+    """Return when keys end, in seconds since the epoch, with their workspace and name, the soonest
+    first. The last of several keys with one name counts: after a rotation that is the new one. A
+    name with a key that does not expire is left out."""
+    ends: dict[tuple[str, str], float] = {}
+    for key in keys:
+        label = key.spec.workspace, key.spec.name
+        ends[label] = max(ends.get(label, 0.0), key.spec.expires or math.inf)
+    return sorted((end, *label) for label, end in ends.items() if end < math.inf)
 
 
 def _check_text(noun: str, text: str) -> None:

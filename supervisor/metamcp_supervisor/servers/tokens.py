@@ -1,7 +1,7 @@
 """The directory of the tokens for remote servers, and the key that encrypts them.
 
-Owns: the path of the directory, finding the key, making the key once. Never: tokens, encryption,
-speaking OAuth (the worker of a server does all that).
+Owns: the path of the directory, finding the key, making the key once, the ends of tokens. Never:
+encryption, speaking OAuth (the worker of a server does all that).
 
 The key comes from the environment, from systemd, or from a file beside the directory of the tokens,
 which is created when it is first needed. Only the first two keep the key apart from the tokens: a
@@ -19,6 +19,7 @@ from pathlib import Path
 from msgspec import structs
 
 from metamcp_supervisor.config import files
+from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuth, OAuthSpec
@@ -54,6 +55,22 @@ class TokenKeys:
         self._key = self._key or self._find()
         store = str(self._state_dir / STORE)
         return OAuthSpec(**structs.asdict(oauth), store=store, key=self._key)
+
+    def read_end(self, server: Server) -> float | None:
+        """Return when a person has to authorize the gateway at this server again, in seconds since
+        the epoch: the end of its token, if there is one and nothing renews it. Blocks."""
+        from metamcp_worker.oauth.vault import Vault, bare
+
+        oauth, store = server.oauth, self._state_dir / STORE
+        if oauth is None or oauth.grant == "client_credentials" or not store.is_dir():
+            return None
+        try:
+            self._key = self._key or self._find()
+        except KeyUnfit:  # the start of the server says so
+            return None
+        vault = Vault(str(store), base64.b64decode(self._key))
+        record = vault.find_usable(server.name, bare(server.url or ""), oauth.client_id)
+        return record.expires_at or None if record and not record.refresh_token else None
 
     def _find(self) -> str:
         if self._given:

@@ -68,7 +68,7 @@ def histograms(by_label: Mapping[str, Histogram]) -> Values:
     return (((key,), histogram.durations) for key, histogram in by_label.items())
 
 
-def by_one(counts: Mapping[str, int]) -> Values:
+def by_one(counts: Mapping[str, float]) -> Values:
     return (((key,), n) for key, n in counts.items())
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.certificates import authority
+from tests.worker.http.test_fetch_tls import certificate
 
 DAY = dt.timedelta(days=1)
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -46,3 +47,14 @@ def test_files_that_cannot_be_used_are_said_with_what_to_do(tmp_path: Path) -> N
     (tmp_path / authority.CA).write_text("")
     with pytest.raises(authority.AuthorityUnfit, match=advice):
         authority.ensure(tmp_path)
+
+
+def test_the_end_of_a_file_is_that_of_the_certificate_that_ends_first(tmp_path: Path) -> None:
+    longer, shorter = certificate(tmp_path, days=20), certificate(tmp_path, days=10)
+    both = tmp_path / "both.pem"
+    both.write_bytes(longer.read_bytes() + shorter.read_bytes())
+    in_ten_days = (dt.datetime.now(dt.UTC) + 10 * DAY).timestamp()
+    assert authority.read_end(both) == pytest.approx(in_ten_days, abs=60)
+    both.write_text("nothing")
+    assert authority.read_end(both) is None
+    assert authority.read_end(tmp_path / "away.pem") is None

@@ -13,8 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.keys.api_keys import SHOWN_MAX, ApiKeys, PepperUnfit, find_fault
-from metamcp_supervisor.keys.key_rules import PEPPER, KeyOrderInvalid
+from metamcp_supervisor.keys.api_keys import (
+    EXPIRIES_MAX,
+    SHOWN_MAX,
+    ApiKeys,
+    PepperUnfit,
+    find_fault,
+)
+from metamcp_supervisor.keys.key_rules import DAY_S, PEPPER, KeyOrderInvalid
 from metamcp_supervisor.store.database import FILE, Database, StoreError
 from metamcp_supervisor.verbs import Expire, KeyChanged, NewKey, Revoke, Rotate
 from metamcp_worker.access import api_key
@@ -44,6 +50,13 @@ async def keyed_front(folder: Path) -> AsyncGenerator[tuple[ApiKeys, Player]]:
     """The keys of a gateway, and a front of it."""
     async with opened_stage(folder) as stage:
         yield await keyed(stage, folder), await front_up(stage)
+
+
+def ends(keys: ApiKeys) -> dict[tuple[str, ...], float]:
+    """When keys end, as the page of metrics says it."""
+    ((name, rows),) = keys.metric_rows()
+    assert name == "metamcp_key_expiry_timestamp_seconds"
+    return dict(rows)
 
 
 def changes(player: Player) -> list[KeyChanges]:
@@ -167,6 +180,21 @@ async def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / PEPPER).chmod(0o644)
     with pytest.raises(PepperUnfit, match=r"others; run 'chmod 600' on it$"):
         await at_rest(tmp_path).carry_out_order(NewKey(name="other"), "ann")
+
+
+async def test_the_ends_of_valid_keys_are_a_metric(tmp_path: Path) -> None:
+    keys = at_rest(tmp_path, now=1000.0)
+    assert ends(keys) == {}
+    await keys.carry_out_order(NewKey(name="desk", expires="1d"), "ann")
+    await keys.carry_out_order(NewKey(name="lab", expires="never"), "ann")
+    assert ends(keys) == {("default", "desk"): 1000.0 + DAY_S}
+    for number in range(EXPIRIES_MAX):
+        await keys.carry_out_order(NewKey(name=f"job-{number}", expires="12h"), "ann")
+    assert len(ends(keys)) == EXPIRIES_MAX
+    assert ("default", "desk") not in ends(keys), "those that end first are left"
+    await keys.carry_out_order(Expire(key="job-0"), "ann")
+    assert ("default", "desk") in ends(keys)
+    assert ("default", "job-0") not in ends(keys), "it has ended"
 
 
 async def test_many_keys_are_listed_in_parts(tmp_path: Path) -> None:

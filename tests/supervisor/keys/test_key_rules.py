@@ -33,6 +33,19 @@ def rotated(old: StoredKey, now: float, grace: str = "") -> key_rules.TableChang
     return key_rules.build_new_key(order, [old], "k2", b"new", now, "bob", None)
 
 
+# Ends
+
+
+def test_of_keys_with_one_name_the_last_end_counts_the_soonest_name_first() -> None:
+    old, other = key(), key("k9", "robot", valid_s=DAY_S)
+    change = rotated(old, NOW + DAY_S, grace="24h")
+    assert key_rules.expiries([*change.put, other]) == [
+        (NOW + DAY_S, "default", "robot"), (NOW + 91 * DAY_S, "default", "laptop"),
+    ]  # fmt: skip
+    endless = [old, key("k3", valid_s=0.0), other]
+    assert [name for _, _, name in key_rules.expiries(endless)] == ["robot"]
+
+
 # Making
 
 

@@ -227,12 +227,13 @@ def test_a_server_that_is_no_longer_configured_has_no_series() -> None:
 
 
 class EachFamily:
-    """A part with a row for each family of the features."""
+    """A part with a row for each family of the features, and the ends of what a gateway has."""
 
     def metric_rows(self) -> Iterator[tuple[str, Values]]:
         for feature in all_features():
             for family in resolve_name(feature.metrics) if feature.metrics else ():
                 yield family.name, [(("x",) * len(family.labels), 1)]
+        yield from ((name, []) for name in families() if "_expiry_" in name)
 
 
 @pytest.mark.promise("M85")

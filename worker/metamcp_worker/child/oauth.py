@@ -221,12 +221,9 @@ class ServerTokens(Auth):
             await self._fly("refresh", lambda flow: flow.refresh(record.access_token))
 
     def _find_record(self) -> TokenRecord | None:
-        client_id = self._oauth.client_id
-        records = self._vault.find(self._spec.name, self._url)
+        record = self._vault.find_usable(self._spec.name, self._url, self._oauth.client_id)
         self._tell_warnings()
-        return next(
-            (record for record in records if record.access_token and record.suits(client_id)), None
-        )
+        return record
 
     # --- flows ------------------------------------------------------------------------------
 

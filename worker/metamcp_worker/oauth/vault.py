@@ -126,6 +126,13 @@ class Vault:
         ]
         return sorted(mine, key=lambda record: record.saved_at, reverse=True)
 
+    def find_usable(self, server: str, url: str, client_id: str | None) -> TokenRecord | None:
+        """Return the newest record with a token for this client; see `TokenRecord.suits`."""
+        records = self.find(server, url)
+        return next(
+            (record for record in records if record.access_token and record.suits(client_id)), None
+        )
+
     @contextlib.asynccontextmanager
     async def lock(
         self, server: str, action: str, principal: str = PRINCIPAL, *, wait_s: float = LOCK_S_MAX
