@@ -86,7 +86,8 @@ def test_the_page_of_the_package_names_its_makers_and_its_repository(tmp_path: P
 def test_dashboards_and_rules_are_written_into_a_folder(program: Path, tmp_path: Path) -> None:
     said = run(program, "dashboards", "monitoring", cwd=tmp_path)
     boards = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
-    rules = [ROOT / "deploy/prometheus" / name for name in ("alerts.yml", "recording.yml")]
+    names = ("alerts.yml", "inhibition.yml", "recording.yml")
+    rules = [ROOT / "deploy/prometheus" / name for name in names]
     for source in [*boards, *rules]:
         written = (
             tmp_path / "monitoring" / source.relative_to(ROOT / "deploy").parts[0] / source.name
