@@ -100,6 +100,11 @@ def test_dashboards_and_rules_are_written_into_a_folder(program: Path, tmp_path:
     said = run(program, "dashboards", "monitoring", cwd=tmp_path)
     assert "overview.json: replaced\n" in said
     assert "alerts.yml: unchanged\n" in said
+    wiki = "https://wiki.example/metamcp"
+    said = run(program, "dashboards", "monitoring", "--runbook-url", wiki, cwd=tmp_path)
+    assert [line for line in said.splitlines() if "unchanged" not in line] == [
+        "monitoring/prometheus/alerts.yml: replaced"
+    ]
     (tmp_path / "file").touch()
     said = run(program, "dashboards", "file", cwd=tmp_path, ok=False)
     assert said == "metamcp: file is a file; name a folder\n"

@@ -9,6 +9,7 @@ which the package carries; `config.json_schema`).
 """
 
 import os
+import re
 from collections.abc import Iterator, Sized
 from dataclasses import replace
 from importlib import resources
@@ -45,6 +46,10 @@ FOLDERS = ("grafana", "prometheus")
 """Folders of the package, and of DIR."""
 _TESTS = ".test.yml"
 """Ending of tests of rules, which a checkout has beside the rules."""
+_RUNBOOK, _LINK = "docs/runbook.md", "runbook_url: "
+"""Page of the links in the rules, and what stands before them."""
+_URL = re.compile(r"https?://[\w./?&=%~+:@,;-]+", re.ASCII)
+"""The URL of a page, without characters that mean something in YAML or in templates of rules."""
 SCHEMA = "metamcp.schema.json"
 _NAMED = "#:schema "
 """Beginning of the line by which editors find the schema of a TOML file."""
@@ -201,16 +206,24 @@ def apply_asked(gateway: client.ControlClient, *, yes: bool) -> bytes:
 
 @click.command(cls=errors.Command)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--runbook-url", default=_RUNBOOK, metavar="URL", help="Page to which the alerts link."
+)
 @errors.add_json_option
-def dashboards(folder: Path) -> None:
+def dashboards(folder: Path, runbook_url: str) -> None:
     """Write dashboards for Grafana and rules for Prometheus into DIR/grafana and DIR/prometheus.
     Files of another version are replaced."""
     if folder.exists() and not folder.is_dir():
         raise errors.CommandRefused(f"{_format_path(folder)} is a file; name a folder")
+    if runbook_url != _RUNBOOK and not _URL.fullmatch(runbook_url):
+        raise errors.CommandRefused(
+            "--runbook-url is the http(s) URL of a page, without '#': each alert adds its section"
+        )
     for name, source in _shipped_files():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        click.echo(f"{_format_path(path)}: {_write_file(path, source.read_bytes())}")
+        text = source.read_text().replace(f"{_LINK}{_RUNBOOK}#", f"{_LINK}{runbook_url}#")
+        click.echo(f"{_format_path(path)}: {_write_file(path, text.encode())}")
 
 
 def _shipped_files() -> Iterator[tuple[str, Traversable]]:

@@ -123,3 +123,29 @@ def test_schema_is_json() -> None:
 )
 def test_secrets_in_commands_are_masked(given: tuple[str, ...], shown: tuple[str, ...]) -> None:
     assert mask_arguments(given) == shown
+
+
+@pytest.mark.promise("M87")
+def test_the_rules_link_to_the_runbook_that_is_named(tmp_path: Path) -> None:
+    def links(*arguments: str) -> set[str]:
+        got = CliRunner().invoke(main, ["dashboards", str(tmp_path / "m"), *arguments])
+        assert got.exit_code == 0, got.output
+        text = (tmp_path / "m" / "prometheus" / "alerts.yml").read_text()
+        return {line.split(": ")[1] for line in text.splitlines() if "runbook_url: " in line}
+
+    shipped = links()
+    assert "docs/runbook.md#metamcpgatewaydown" in shipped
+    wiki = "https://wiki.example/ops/metamcp?v=2"
+    assert links("--runbook-url", wiki) == {
+        link.replace("docs/runbook.md", wiki) for link in shipped
+    }
+    assert links() == shipped
+
+
+@pytest.mark.parametrize("url", ["wiki", "ftp://x/y", "https://x/y#z", "https://x/{{ . }}", ""])
+def test_a_runbook_that_no_alert_can_link_to_is_refused(tmp_path: Path, url: str) -> None:
+    command = ["dashboards", str(tmp_path / "m"), "--runbook-url", url]
+    got = CliRunner().invoke(main, command)
+    assert "--runbook-url is the http(s) URL of a page" in got.output
+    assert got.exit_code != 0
+    assert not (tmp_path / "m").exists()
