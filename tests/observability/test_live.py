@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.live, pytest.mark.promise("M87"), pytest.mark.timeout(
 RATE = "5s"
 """Some scrapes long; minutes in a dashboard of a real gateway."""
 UNIT_TESTED = {
-    "MetaMCPSeriesDropped": "needs 20,000 series",
+    "MetaMCPSeriesDropped": "needs 50,000 series",
     "MetaMCPCertificateExpires": "needs TLS, which none of the clients here speaks",
     "MetaMCPAuditRecordsLost": "needs an audit that is not required, and a full disk",
 }
 """Alerts that only the unit tests of the rules fire, and why."""
 QUIET = {
     "server / What it uses / Killed for memory": "needs a control group for memory",
-    "capacity / The metrics themselves / Series refused": "needs 20,000 series",
+    "capacity / The metrics themselves / Series refused": "needs 50,000 series",
     "capacity / The metrics themselves / Spans": "no collector listens",
     "capacity / The metrics themselves / Recorded calls": "nothing is recorded",
     "fronts / What ends / Certificates": "needs TLS, which none of the clients here speaks",

@@ -237,9 +237,11 @@ class AiConfig(ModelService):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """Settings for metrics. `per_tool`: durations of calls for each single tool."""
+    """Settings for metrics. `per_tool`: durations of calls for each single tool; `series_max`:
+    maximum number of series on a page."""
 
     per_tool: bool = False
+    series_max: int = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ class Reloads:
         self._await_end()
         self._drop_decisions()
         self._manager.copies.tune()  # workers of the previous program log as that program did
-        self._metrics.on_reload(ok=True, now=time.time())
+        self._metrics.on_reload(self.config.metrics, time.time())
         self._attend(self._reload_on(hangup), "hang-ups")
         if self.config.gateway.watch:
             self._attend(self._watch(), "changed files")
@@ -238,7 +238,7 @@ class Reloads:
                 raise ConfigInvalid(problems, new.files, SPOILT)
         except ConfigInvalid:
             if not dry_run:
-                self._metrics.on_reload(ok=False, now=time.time())
+                self._metrics.on_reload(None, time.time())
             raise
         draft = await self._manager.approvals.draft(new, lock)
         reload_plan = with_overrides(plan(self._written, new), self._overrides)
@@ -287,7 +287,7 @@ class Reloads:
                 server, restart = self.config.servers[change.server], change.action == "restart"
                 self._manager.change(server, restart=restart)
         self._drop_decisions()
-        self._metrics.on_reload(ok=True, now=time.time())
+        self._metrics.on_reload(self.config.metrics, time.time())
         self._journal.add("gateway", "reloaded", f"plan {reload_plan.hash}")
         for override in levels_set:
             self._journal.add(

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from metamcp_supervisor.config.config import MetricsConfig
 from metamcp_supervisor.telemetry.counters import (
     AnsweringSnapshot,
     FrontCounters,
@@ -215,12 +216,13 @@ class Metrics:
         """Note the newest `usage.sample` of all processes."""
         self._processes.update_usages(usages)
 
-    def on_reload(self, ok: bool, now: float) -> None:
-        """Note that the configuration was read, at the start or again. `now`: seconds since the
-        epoch."""
-        self._reload_ok = ok
-        if ok:
+    def on_reload(self, config: MetricsConfig | None, now: float) -> None:
+        """Note that the configuration was read, at the start or again. `config`: its settings for
+        metrics, None if it was refused; `now`: seconds since the epoch."""
+        self._reload_ok = config is not None
+        if config is not None:
             self._reloaded_at = now
+            self._caps.set_limit(config.series_max)
 
     def forget(self, server: str) -> None:
         """End the series of a server that was removed from the configuration."""

@@ -17,6 +17,7 @@ from operator import add
 
 from msgspec import Struct
 
+from metamcp_supervisor.config.config import MetricsConfig
 from metamcp_supervisor.telemetry.histograms import Exemplars, Histogram
 from metamcp_supervisor.telemetry.metric_names import OTHER, Labels, families
 from metamcp_supervisor.verbs import LimitStatus
@@ -73,12 +74,13 @@ def by_one(counts: Mapping[str, float]) -> Values:
 
 
 def by_tool(tools: Mapping[str, ToolStats], counts: Callable[[ToolStats], Sequence[int]]) -> Values:
-    """Return rows for two labels: server and tool. `counts`: returns the values, in the order of
-    the tools."""
+    """Return rows for two labels: server and tool, without those that are 0. `counts`: returns the
+    values, in the order of the tools."""
     return (
         ((server, tool), n)
         for server, stats in tools.items()
         for tool, n in zip(stats.tools, counts(stats), strict=True)
+        if n
     )
 
 
@@ -101,7 +103,7 @@ def select_configured(name: str, rows: Values, names: AbstractSet[str]) -> list[
     return [row for row in rows if row[0][0] in names]
 
 
-SERIES_MAX = 20_000
+SERIES_MAX = MetricsConfig().series_max
 """Maximum number of series on a page; each bucket of a histogram is a series."""
 
 _TOOL, _METHOD = "gen_ai_tool_name", "mcp_method_name"
@@ -161,6 +163,12 @@ class Caps:
         self.dropped += max(0, hidden - self.hidden)
         self.hidden = max(hidden, self.hidden)
         return table
+
+    def set_limit(self, series_max: int) -> None:
+        """Use another limit from now on. With a higher one, labels that were given up come back."""
+        if series_max > self._series_max:
+            self.folded.clear()
+        self._series_max = series_max
 
     def forget(self, server: str) -> None:
         self.folded.pop(server, None)

@@ -84,6 +84,7 @@ message = "No."
 mode = "permissive"
 [metrics]
 per_tool = true
+series_max = 30_000
 [traces]
 endpoint = "https://host/v1/traces"
 sample = 0.5
@@ -254,6 +255,7 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     places = got.gateway.runtime_dir, got.gateway.socket
     assert places == (tmp_path / "run", UnixAddress(tmp_path / "mcp.sock"))
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
+    assert got.metrics.series_max == 30_000
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
     assert got.code == CodeConfig(
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,

@@ -5,6 +5,7 @@ from pkgutil import resolve_name
 import pytest
 from msgspec.structs import replace
 
+from metamcp_supervisor.config.config import MetricsConfig
 from metamcp_supervisor.features import all_features
 from metamcp_supervisor.telemetry.health import Readings
 from metamcp_supervisor.telemetry.metric_names import families
@@ -205,8 +206,8 @@ def test_what_the_workers_count_has_a_metric_for_each_kind() -> None:
 def test_a_failed_reload_shows_and_keeps_the_time_of_the_good_one() -> None:
     metrics, status = Metrics("1"), gateway()
     assert value(metrics, status, "metamcp_config_last_reload_successful") is None
-    metrics.on_reload(True, 100.0)
-    metrics.on_reload(False, 200.0)
+    metrics.on_reload(MetricsConfig(), 100.0)
+    metrics.on_reload(None, 200.0)
     assert value(metrics, status, "metamcp_config_last_reload_successful") == 0
     assert value(metrics, status, "metamcp_config_last_reload_timestamp_seconds") == 100
 
@@ -239,7 +240,7 @@ class EachFamily:
 @pytest.mark.promise("M85")
 def test_every_family_is_on_the_page_and_in_the_documentation_and_no_other_is() -> None:
     metrics, documented = Metrics("1"), DOCS.read_text()
-    metrics.on_reload(True, 1.0)
+    metrics.on_reload(MetricsConfig(), 1.0)
     metrics.sources = (EachFamily(),)
     found = page(metrics, gateway("git"), Readings(accept_queue=0))
     for family in families().values():

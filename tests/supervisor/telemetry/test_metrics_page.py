@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from metamcp_supervisor.config.config import MetricsConfig
 from metamcp_supervisor.telemetry import exposition
 from metamcp_supervisor.telemetry.admin import wants_openmetrics
 from metamcp_supervisor.telemetry.health import Readings
@@ -157,6 +158,52 @@ def test_a_page_never_has_more_series_than_it_may_and_loses_no_call() -> None:
     assert len(table["metamcp_tool_calls_total"]) == 2000, "single tools still have their counts"
     again = metrics.table(status, Readings())
     assert again == table, "nothing is counted twice"
+
+
+@pytest.mark.promise("M85")
+def test_each_of_fifty_tools_of_a_hundred_servers_has_its_own_count() -> None:
+    names = [f"s{n}" for n in range(100)]
+    tools = tuple(f"tool{n}" for n in range(50))
+    metrics, times = Metrics("1"), (1,) * (len(BUCKETS_S) + 1)
+    ends = [(revision, error) for revision in ("2025-11-25", "2026-07-28")
+            for error in ("", "tool_error")]  # fmt: skip
+    calls = tuple(
+        CallStats(name, "tools/call", len(times), 1.0, times, error, revision, "")
+        for name in names
+        for revision, error in ends
+    )
+    stats = tuple(
+        ToolStats(name, tools, tuple(range(1, 51)), (7, *(0 for _ in tools[1:]))) for name in names
+    )
+    metrics.front_stats(0, Figures(calls=calls, tools=stats), SUMMARY)
+    for name in names:
+        answers = [AnswerStats(1.0, times, method, "") for method in ("tools/list", "tools/call")]
+        metrics.answers(name, 1, "pipe", tuple(answers))
+        metrics.failed_over(name, 0.1)
+    table = metrics.table(SmallGateway(*map(server, names)).status(), Readings())
+    expected = {(name, tool): n for name in names for n, tool in enumerate(tools, 1)}
+    assert dict(table["metamcp_tool_calls_total"]) == expected
+    failed = dict(table["metamcp_tool_errors_total"])
+    assert failed == {(name, "tool0"): 7 for name in names}, "a tool that never failed has no row"
+    assert table["metamcp_metric_series_dropped_total"] == [((), 0)]
+    assert size(table) < SERIES_MAX / 2, "there is room for other methods and errors"
+
+
+def test_labels_that_were_given_up_come_back_with_a_higher_limit() -> None:
+    caps, rows = Caps(10), [(("git", f"t{n}"), 1) for n in range(11)]
+    assert len(caps.hold({"metamcp_tool_calls_total": list(rows)})["metamcp_tool_calls_total"]) == 1
+    caps.set_limit(11)
+    assert caps.hold({"metamcp_tool_calls_total": list(rows)}) == {"metamcp_tool_calls_total": rows}
+
+
+def test_the_configuration_says_how_many_series_there_may_be() -> None:
+    metrics, status = Metrics("1"), SmallGateway(*(server(f"s{n}") for n in range(20))).status()
+    metrics.front_stats(0, counted(20, 50, per_tool=False, dice=random.Random(1)), SUMMARY)
+    for series_max in (4000, 2000, 4000):
+        metrics.on_reload(MetricsConfig(series_max=series_max), 1.0)
+        table = metrics.table(status, Readings())
+        assert size(table) <= series_max
+        assert (len(table["metamcp_tool_calls_total"]) == 1000) == (series_max == 4000)
 
 
 def test_a_server_that_was_folded_stays_so_until_it_is_forgotten() -> None:
