@@ -8,7 +8,7 @@ from deploy.grafana.queries import HERE, SERVER, quantile, rate, total
 
 TOP = 10
 """Servers that are shown where all would be too many."""
-MEMORY = "metamcp_process_resident_memory_bytes"
+MEMORY = "metamcp_process_memory_bytes"
 PROCESSOR = "metamcp_process_cpu_seconds_total"
 OWN = f'{SERVER},server!="",role=~"worker|server"'
 
@@ -31,8 +31,8 @@ def capacity() -> dashboard.Dashboard:
 
 def _now() -> list[dashboard.Panel]:
     return [
-        number("Memory", "Resident, of the gateway and all its servers. Pages that processes share "
-               "count for each of them.", "bytes", total(MEMORY, HERE)),
+        number("Memory", "Of the gateway and all its servers. Pages that processes share count "
+               "once.", "bytes", total(MEMORY, HERE)),
         number("Cores", "That the gateway and all its servers keep busy.", "short",
                rate(PROCESSOR, HERE)),
         number("Open files", "Of the process that has most of what it may have.", "percentunit",
@@ -48,7 +48,7 @@ def _now() -> list[dashboard.Panel]:
 def _memory() -> list[dashboard.Panel]:
     server = f'{SERVER},role="server"'
     return [
-        graph("Memory by role", "Resident.", "bytes",
+        graph("Memory by role", "Pages that processes share count once.", "bytes",
               Ask(total(MEMORY, HERE, "role"), "{{role}}"), stacked=True),
         graph("Memory by server", f"The {TOP} largest, each with its worker.", "bytes",
               Ask(f"topk({TOP}, {total(MEMORY, OWN, 'server')})", "{{server}}")),

@@ -152,8 +152,8 @@ def _own() -> list[dashboard.Panel]:
               Ask(quantile(0.99, "metamcp_loop_lag_seconds", HERE, "role"), "{{role}}"), width=12),
         graph("Processor of the fronts", "How many cores they keep busy.", "short",
               Ask(rate("metamcp_process_cpu_seconds_total", FRONT), "fronts")),
-        graph("Memory of the fronts", "Resident.", "bytes",
-              Ask(total("metamcp_process_resident_memory_bytes", FRONT), "fronts")),
+        graph("Memory of the fronts", "Pages that they share count once.", "bytes",
+              Ask(total("metamcp_process_memory_bytes", FRONT), "fronts")),
         graph("Age of the heartbeat", "Of the front that said nothing for the longest time.", "s",
               Ask(f"max(metamcp_heartbeat_age_seconds{{{FRONT}}})", "fronts")),
     ]  # fmt: skip

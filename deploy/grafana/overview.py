@@ -113,7 +113,7 @@ def _servers() -> list[dashboard.Panel]:
             Column("Restarts (1 h)", "short",
                    grown("metamcp_server_restarts_total", SERVER, "server", "1h")),
             Column("Memory", "bytes",
-                   total("metamcp_process_resident_memory_bytes", f"{SERVER},{used}", "server")),
+                   total("metamcp_process_memory_bytes", f"{SERVER},{used}", "server")),
             Column("Cores", "short",
                    rate("metamcp_process_cpu_seconds_total", f"{SERVER},{used}", "server")),
         ], link=("Open this server", ONE_SERVER)),

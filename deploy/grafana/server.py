@@ -115,9 +115,9 @@ def _life() -> list[dashboard.Panel]:
 
 def _use() -> list[dashboard.Panel]:
     return [
-        graph("Memory", "Resident, of its processes and of our worker, and the limit if there is "
-              "one.", "bytes",
-              Ask(total("metamcp_process_resident_memory_bytes", OURS, "role"), "{{role}}"),
+        graph("Memory", "Of its processes and of our worker, and the limit if there is one.",
+              "bytes",
+              Ask(total("metamcp_process_memory_bytes", OURS, "role"), "{{role}}"),
               Ask(f"max(metamcp_process_memory_limit_bytes{{{SERVER}}})", "limit"), width=12),
         graph("Processor", "How many cores it keeps busy.", "short",
               Ask(rate("metamcp_process_cpu_seconds_total", OURS, "role"), "{{role}}"), width=12),

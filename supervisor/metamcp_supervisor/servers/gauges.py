@@ -77,6 +77,7 @@ class Gauges:
         servers = {name: entry.server for name, entry in entries.items()}
         closely = limits.closely(roots, servers)
         self.usages = await asyncio.to_thread(usage.sample, roots, closely, self._known)
+        await asyncio.to_thread(self._known.share_pages, self._loop.time())
         if folders := self._own_folders():
             self._disks = await asyncio.to_thread(self._disk_uses, folders)
         self._note_measurable(bool(self.usages))

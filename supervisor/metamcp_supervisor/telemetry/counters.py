@@ -484,6 +484,9 @@ class ProcessUsage:
     def rss_bytes(self) -> dict[ProcessKey, int]:
         return self._sums(lambda now: now.rss_bytes)
 
+    def memory_bytes(self) -> dict[ProcessKey, int]:
+        return self._sums(lambda now: now.held_bytes)
+
     def threads(self) -> dict[ProcessKey, int]:
         return self._sums(lambda now: now.threads)
 

@@ -138,6 +138,9 @@ _SUPERVISION = (
            "Processes that a server left behind and that were killed."),
 )  # fmt: skip
 _RESOURCES = (
+    MetricFamily("metamcp_process_memory_bytes", "gauge", ("server", "role"),
+           "Memory of a process and what is below it, down to the next of our processes; pages that"
+           " several processes share count in part for each."),
     MetricFamily("metamcp_process_resident_memory_bytes", "gauge", ("server", "role"),
            "Resident memory of a process and what is below it, down to the next of our processes."),
     MetricFamily("metamcp_process_memory_limit_bytes", "gauge", ("server",),

@@ -468,6 +468,7 @@ class Metrics:
         """Yield the families about resources of processes, and counters of events at servers."""
         processes = self._processes
         used = (
+            ("metamcp_process_memory_bytes", processes.memory_bytes()),
             ("metamcp_process_resident_memory_bytes", processes.rss_bytes()),
             ("metamcp_process_cpu_seconds_total", processes.cpu_s()),
             ("metamcp_process_threads", processes.threads()),

@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
 
@@ -31,6 +32,10 @@ COMMAND_CHARACTERS_MAX = 1000
 """Maximum characters of each argument of a command."""
 WHOLE_LOOKS = 5
 """Number of looks; one of them reads all files of processes that do nothing."""
+SHARES_MAX = 16
+"""Maximum number of processes in a look whose share of pages is read: a millisecond for each."""
+SHARE_S = 60.0
+"""Seconds for which a share is used, until it is read again when it is its turn."""
 FOLDER_REST = 50
 """Time from one measurement of a folder to the next, in times that it took."""
 _BLOCK_BYTES = 512
@@ -62,7 +67,8 @@ class MeasuredProcess(Struct, frozen=True):
 class Usage(Struct, frozen=True, kw_only=True):
     """Resources of a root and the processes that count for it. `pid`: of the root; `rss_bytes`:
     resident memory, in which pages shared by forked processes count for each of them; `pss_bytes`:
-    the same with each shared page counted in part, None if not measured; `cpu_s`: processor time of
+    the same with each shared page counted in part, as far as that is known of its processes, None
+    if it is known of none; `cpu_s`: processor time of
     the processes that run now; `processes`: number of those that were there at one time; `threads`:
     of all of them; `fds`, `fds_max`: open descriptors and limit of the process that is nearest to
     its limit, 0 where the system does not report it."""
@@ -105,11 +111,30 @@ class KnownProcesses:
     def __init__(self) -> None:
         self.processes: dict[int, _Process] = {}
         self._looks = 0
+        self._shares: dict[int, tuple[float, int | None]] = {}
+        """When the share of a process was read, and its bytes, None if the system reports none."""
 
     def old(self) -> Mapping[int, _Process]:
         """Return the processes that are not read completely again; called once in each look."""
         self._looks = (self._looks + 1) % WHOLE_LOOKS
         return self.processes if self._looks else {}
+
+    def share_pages(self, now: float) -> None:
+        """Read the shares of some processes of the last look: new ones, then those whose share is
+        oldest. `now`: monotonic seconds."""
+        self._shares = {pid: self._shares.get(pid, (-SHARE_S, None)) for pid in self.processes}
+        old = (pid for pid, (read_at, _) in self._shares.items() if now - read_at >= SHARE_S)
+        for pid in nsmallest(SHARES_MAX, old, key=lambda pid: self._shares[pid][0]):
+            self._shares[pid] = now, _pss([pid])
+
+    def sum_shares(self, processes: Mapping[int, _Process]) -> int | None:
+        """Return the memory of these processes, by their share where it is known, else resident;
+        None if it is known of none."""
+        read = ((pid, self._shares[pid][1]) for pid in processes if pid in self._shares)
+        shares = {pid: share for pid, share in read if share is not None}
+        if not shares:
+            return None
+        return sum(shares.get(pid, process.rss_bytes) for pid, process in processes.items())
 
     def look_closer(self) -> None:
         """Read everything in the next look."""
@@ -131,7 +156,7 @@ def sample(
     `closely`: roots whose shared pages are counted in part if they have more resident memory than
     this number of bytes. For that the kernel walks through all pages of the processes; with less
     memory the difference does not matter. `last_look`: the processes that it found, replaced by
-    those of this one.
+    those of this one; its shares of pages count for roots that are not looked at closely.
     """
     owner_of = {pid: key for key, pid in roots.items() if pid > 0}
     last_look = last_look or KnownProcesses()
@@ -151,7 +176,9 @@ def sample(
         usages[key] = Usage(
             pid=pid,
             rss_bytes=rss_bytes,
-            pss_bytes=_pss(own) if least is not None and rss_bytes > least else None,
+            pss_bytes=_pss(own)
+            if least is not None and rss_bytes > least
+            else last_look.sum_shares(own),
             cpu_s=sum(process.cpu_s for process in own.values()),
             processes=_count(own),
             threads=sum(process.threads for process in own.values()),

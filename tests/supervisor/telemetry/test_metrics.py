@@ -179,10 +179,11 @@ def test_memory_is_that_of_now_and_processor_time_never_falls() -> None:
     assert value(metrics, status, "metamcp_process_cpu_seconds_total", role="server") == 8.5
     assert value(metrics, status, "metamcp_process_resident_memory_bytes", role="server") == 11
     metrics.usage({
-        other: Usage(pid=3, rss_bytes=100),
+        other: Usage(pid=3, rss_bytes=100, pss_bytes=30),
         MeasuredProcess("front", number=2): Usage(pid=4, rss_bytes=50),
     })  # fmt: skip
     assert value(metrics, status, "metamcp_process_resident_memory_bytes", role="front") == 150
+    assert value(metrics, status, "metamcp_process_memory_bytes", role="front") == 80
     assert value(metrics, status, "metamcp_process_resident_memory_bytes", role="server") is None
     assert value(metrics, status, "metamcp_process_cpu_seconds_total", role="server") == 8.5
 

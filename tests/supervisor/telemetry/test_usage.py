@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from metamcp_supervisor.telemetry.usage import (
+    SHARES_MAX,
     WHOLE_LOOKS,
     FolderSizes,
     KnownProcesses,
     MeasuredProcess,
+    Usage,
     sample,
 )
 from tests.live import processes
@@ -242,6 +244,33 @@ def test_pages_that_two_processes_share_count_once_where_one_looks_closely() -> 
     assert (roughly.processes, roughly.pss_bytes, small.pss_bytes) == (2, None, None)
     assert roughly.held_bytes == roughly.rss_bytes > 2 * HELD_BYTES
     assert HELD_BYTES < closely.held_bytes < 2 * HELD_BYTES
+
+
+MANY = (
+    "import os, sys\n"
+    f"held = bytearray(os.urandom(1) * {HELD_BYTES})\n"
+    f"if all(os.fork() for _ in range({SHARES_MAX})):\n"
+    "    print(flush=True)\n"
+    "sys.stdin.read()\n"
+)
+
+
+def test_shares_of_pages_are_read_for_a_few_processes_at_a_time_and_then_used() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        known = KnownProcesses()
+        looks: list[Usage] = []
+        for now in (1.0, 3.0, 5.0):
+            looks.append(sample({"tree": parent.pid}, None, known)["tree"])
+            known.share_pages(now)
+        parent.communicate(timeout=20)
+    assert (looks[0].processes, looks[0].pss_bytes) == (SHARES_MAX + 1, None)
+    assert looks[0].held_bytes == looks[0].rss_bytes > SHARES_MAX * HELD_BYTES
+    assert looks[1].held_bytes > 1.5 * HELD_BYTES, "one is resident, with the share of the others"
+    assert HELD_BYTES < looks[2].held_bytes < 1.5 * HELD_BYTES
 
 
 def test_a_root_that_does_not_live_is_missing() -> None:
