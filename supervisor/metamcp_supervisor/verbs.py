@@ -92,10 +92,11 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     by URL); `worker_pid`: its worker; `worker_pids`: the workers of all copies, spares included;
     `worker`: name of the worker that it shares with others;
     `origin`: scheme, host and port of its URL; `token_cost`: estimated tokens of its tool
-    definitions; `retry_in_s`: None when no start is planned; `rss_bytes`, `cpu_s`: of the worker
-    and all processes below it; `unroutable_requests`, `unattributed_logs`: requests and log
-    messages of the server that cannot be traced to a single caller; `p50_s`, `p95_s`: time within
-    which half and 95 % of the requests of the last five minutes were answered, None without any.
+    definitions; `retry_in_s`: None when no start is planned; `rss_bytes`, `memory_bytes`, `cpu_s`:
+    of the worker and all processes below it, `memory_bytes` with shared pages counted in part;
+    `unroutable_requests`, `unattributed_logs`: requests and log messages of the server that cannot
+    be traced to a single caller; `p50_s`, `p95_s`: time within which half and 95 % of the requests
+    of the last five minutes were answered, None without any.
     """
 
     name: str
@@ -118,6 +119,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     errors: int = 0
     inflight: int = 0
     rss_bytes: int = 0
+    memory_bytes: int = 0
     cpu_s: float = 0.0
     restarts: int = 0
     reason: str = ""

@@ -216,7 +216,7 @@ def _row(server: ServerStatus, rate: float | None, *, steers: bool) -> Sequence[
         columns.NONE if rate is None else f"{rate:.1f}",
         columns.latency(server.p95_s),
         f"{100 * server.errors / server.calls:.1f} %" if server.errors else "0",
-        ui.size(server.rss_bytes) if server.rss_bytes else columns.NONE,
+        ui.size(server.memory_bytes) if server.memory_bytes else columns.NONE,
         f"{server.tools}{'*' if server.from_cache else ''}" if server.tools else columns.NONE,
         ui.amount(server.token_cost) if server.token_cost else columns.NONE,
         h.span[

@@ -266,8 +266,6 @@ def _server(
 ) -> ServerStatus:
     life, instance, offer, now = entry.life, entry.instance, entry.offer, facts.now
     calls, errors, inflight = metrics.calls(entry.name)
-    if entry.own and instance is not None:  # its calls count with its server
-        inflight = instance.inflight
     p50_s, p95_s = metrics.lately_s(entry.name)
     used = [*filter(None, (usages.get(MeasuredProcess(role, entry.name)) for role in USED_FOR))]
     state = "draining" if life.parted else PUBLIC[life.phase]
@@ -292,12 +290,14 @@ def _server(
         from_cache=offer.from_cache,
         calls=calls,
         errors=errors,
-        inflight=inflight,
+        # Calls of an own process of a client count with its server, except those in flight.
+        inflight=instance.inflight if entry.own and instance else inflight,
         p50_s=p50_s,
         p95_s=p95_s,
         unroutable_requests=metrics.read_event_count(entry.name, "unroutable_request"),
         unattributed_logs=metrics.read_event_count(entry.name, "unattributed_log"),
         rss_bytes=sum(usage.rss_bytes for usage in used),
+        memory_bytes=sum(usage.held_bytes for usage in used),
         cpu_s=sum(usage.cpu_s for usage in used),
         restarts=entry.restarts,
         reason=catalog_changes.THROTTLED if throttled else reason,

@@ -259,7 +259,7 @@ def _row(server: ServerStatus) -> tuple[str, ...]:
         str(server.calls),
         str(server.inflight),
         latency(server.p95_s),
-        size(server.rss_bytes) if server.rss_bytes else NONE,
+        size(memory) if (memory := server.memory_bytes or server.rss_bytes) else NONE,
         str(server.restarts),
         outlook(server),
     )

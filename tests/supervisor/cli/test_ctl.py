@@ -54,7 +54,15 @@ async def said(directory: Path, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.promise("M80")
 async def test_status_is_a_table_of_plain_columns_in_a_pipe() -> None:
-    git = server("git", tools=15, token_cost=2100, rss_bytes=71 << 20, up_s=273840.0, p95_s=0.0841)
+    git = server(
+        "git",
+        tools=15,
+        token_cost=2100,
+        rss_bytes=99 << 20,
+        memory_bytes=71 << 20,
+        up_s=273840.0,
+        p95_s=0.0841,
+    )
     linear = server("linear", "error", reason="connect", message="refused", retry_in_s=38.0)
     async with steered(git, linear) as (_, directory):
         code, out, err = await said(directory, "status")
