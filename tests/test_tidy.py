@@ -213,6 +213,7 @@ DEPENDENCIES = {
     "httptools": {"metamcp_worker.http.connection", "metamcp_supervisor.bridge.http_requests"},
     "cryptography": {
         "metamcp_supervisor.certificates.authority",
+        "metamcp_supervisor.store.copies",
         "metamcp_worker.oauth.vault",
     },
     "httpx2": {

@@ -113,7 +113,7 @@ _CORE: dict[str, tuple[str, str]] = {
     "keys": ("metamcp_supervisor.cli.keys:keys", "Make, list and end API keys."),
     "backup": (
         "metamcp_supervisor.cli.backup:backup",
-        "Copy tool sets, views, scripts and API keys to a file.",
+        "Copy what the gateway stores to a file, secrets encrypted.",
     ),
     "restore": (
         "metamcp_supervisor.cli.backup:restore",

@@ -13,6 +13,7 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping
 
+from metamcp_supervisor.store.database import UNFINISHED
 from metamcp_worker.ipc.errors import MetaMCPError
 
 SOCKET = "control.sock"
@@ -135,13 +136,24 @@ def claim(directory: str, config: str = "") -> DirectoryLock:
     return DirectoryLock(directory, lock_fd, token)
 
 
-def own(state_dir: str, remedy: str = "stop it, or give this one another --state-dir") -> int:
+def own(
+    state_dir: str,
+    remedy: str = "stop it, or give this one another --state-dir",
+    *,
+    restores: bool = False,
+) -> int:
     """Take the state directory and make it if missing: two gateways in one directory would
     overwrite each other's files. Return the descriptor that holds it. `remedy`: end of the sentence
-    of AlreadyRunning. Raises AlreadyRunning and OSError."""
+    of AlreadyRunning; `restores`: whether the caller may finish a restore that was interrupted.
+    Raises AlreadyRunning, OSError, and RuntimeDirUnfit after such a restore."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
     refusal = f"already keeps its state in {state_dir}; {remedy}"
-    return _lock(os.path.join(state_dir, OWNER), refusal)
+    fd = _lock(os.path.join(state_dir, OWNER), refusal)
+    if not restores and os.path.exists(os.path.join(state_dir, UNFINISHED)):
+        os.close(fd)
+        problem = f"a restore of {state_dir} was interrupted"
+        raise RuntimeDirUnfit(f"{problem}; run 'metamcp restore FILE' again")
+    return fd
 
 
 def join(directory: str) -> int:

@@ -77,11 +77,11 @@ ELSEWHERE = {
     "metamcp consent revoke 3f9a51c2e0b7": (
         "tests/live/test_consent.py::test_an_operator_answers_for_clients_that_cannot_ask"
     ),
-    "metamcp backup metamcp-backup.db": (
+    "metamcp backup metamcp.backup": (
         "tests/live/test_keys.py"
         "::test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later"
     ),
-    "metamcp restore metamcp-backup.db": (
+    "metamcp restore metamcp.backup": (
         "tests/live/test_keys.py"
         "::test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later"
     ),

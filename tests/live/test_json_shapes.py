@@ -54,8 +54,8 @@ ANSWERS = (
     "workspaces add acme limits.in_flight=5", "workspaces list", "workspaces show acme",
     "workspaces set acme limits.in_flight=6", "workspaces remove acme --yes",
     "config set log.level=debug log.level=",
-    "backup backup.db", "down",
-    "restore backup.db", "init",
+    "backup backup --without-secrets", "down",
+    "restore backup", "init",
 )  # fmt: skip
 """Command lines, in an order in which each finds what it needs."""
 

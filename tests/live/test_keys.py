@@ -17,6 +17,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
+from metamcp_supervisor.store.database import UNFINISHED
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN
 from tests.live.crowd import Crowd, Ear
@@ -319,9 +320,11 @@ def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
     gateway: Gateway,
 ) -> None:
     made = keys(gateway, "create", "precious")
-    copy = gateway.folder / "copy.db"
-    where = ["--state-dir", str(gateway.folder / "state")]
-    assert run(*gateway.command("backup")[2:], str(copy)) == 0
+    copy, passphrase = gateway.folder / "copy", gateway.folder / "passphrase"
+    passphrase.write_text("correct horse")
+    passphrase.chmod(0o600)
+    where = ["--state-dir", str(gateway.folder / "state"), "--passphrase-file", str(passphrase)]
+    assert run(*gateway.command("backup")[2:], str(copy), *where[2:]) == 0
     secret = made["key"].rpartition("_")[2]
     assert secret.encode() not in copy.read_bytes()
     keys(gateway, "revoke", "precious")
@@ -329,7 +332,17 @@ def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 75, "the gateway runs"
     assert "stop it first ('metamcp down')" in done.stderr
+    done = gateway.run("restore", copy, *where[2:], ok=(75,))
+    assert f"then restore with --state-dir {gateway.folder / 'state'}" in done.stderr
     assert gateway.stop() == 0
+    (gateway.folder / "state" / "keys.pepper").unlink()
+    (gateway.folder / "state" / UNFINISHED).touch()
+    gateway.waits = False
+    gateway.start()
+    assert gateway.process is not None
+    assert gateway.process.wait(timeout=60) == 77
+    assert "was interrupted; run 'metamcp restore FILE' again" in gateway.log.read_text()
+    gateway.waits = True
     assert run("metamcp_supervisor", "restore", str(copy), *where) == 0
     gateway.start()
     assert ask(gateway, made["key"]) == 200

@@ -91,6 +91,9 @@ class OldGateway(Gateway):
         self.state = self.folder / "state"
         self.state.mkdir(mode=0o700)
         write_database(self.state / FILE, version)
+        self.passphrase = ("--passphrase-file", str(self.folder / "passphrase"))
+        (self.folder / "passphrase").write_text("correct horse")
+        (self.folder / "passphrase").chmod(0o600)
         if version >= 2:
             (self.state / PEPPER).write_text(SECRET.hex())
             (self.state / PEPPER).chmod(0o600)
@@ -185,12 +188,12 @@ def test_a_state_directory_of_an_earlier_version_is_used_at_rest_and_by_a_gatewa
 ) -> None:
     copy, has_keys = tmp_path / "copy", gateway.version >= 2
     content = {"toolsets": 1, "views": 1, "keys": int(has_keys)}
-    assert gateway.ends("backup", copy)["content"] == content
+    assert gateway.ends("backup", copy, *gateway.passphrase)["content"] == content
     assert gateway.schema() == gateway.version, "a copy changes nothing"
     use_keys(gateway)
     use_scripts(gateway, tmp_path / "rest")
     assert gateway.schema() == len(STEPS)
-    words = ["restore", str(copy), "--state-dir", str(gateway.state), "--json"]
+    words = ["restore", str(copy), *gateway.passphrase, "--state-dir", str(gateway.state), "--json"]
     command = [sys.executable, "-m", "metamcp_supervisor", *words]
     restored = subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert json.loads(restored.stdout)["content"] == content
@@ -202,4 +205,4 @@ def test_a_state_directory_of_an_earlier_version_is_used_at_rest_and_by_a_gatewa
         use_scripts(gateway, tmp_path / "run")
         assert "7" in gateway.run("scripts", "run", "seven", "--endpoint", "coded").stdout
         assert ask(gateway, use_keys(gateway)) == 200
-        gateway.ends("backup", tmp_path / "later")
+        gateway.ends("backup", tmp_path / "later", *gateway.passphrase)

@@ -405,8 +405,8 @@ def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> 
 
 def claim_state_dir(state_dir: Path, remedy: str, *, gives: bool = False) -> int:
     """Take the state directory of a gateway that does not run, to write there. `remedy`: what to do
-    if it does run; `gives`: root may, because the caller gives what it writes to the owner of the
-    directory. Return the descriptor that holds it. Raises Failed and OSError."""
+    if it does run; `gives`: for a restore, which gives what it writes to the owner of the
+    directory, so root may. Return the descriptor that holds it. Raises Failed and OSError."""
     from metamcp_supervisor import runtime
 
     is_given = gives and os.geteuid() == 0
@@ -414,9 +414,11 @@ def claim_state_dir(state_dir: Path, remedy: str, *, gives: bool = False) -> int
         reason = f"{state_dir} belongs to user id {owner}, who could not read what is written"
         raise Failed(Exit.DENIED, f"{reason}; run this as that user")
     try:
-        return runtime.own(str(state_dir), remedy)
+        return runtime.own(str(state_dir), remedy, restores=gives)
     except runtime.AlreadyRunning as error:
         raise Failed(Exit.ALREADY_RUNNING, str(error)) from None
+    except runtime.RuntimeDirUnfit as error:
+        raise Failed(Exit.FAILED, str(error)) from None
 
 
 def load_config(main: Path | None) -> "Config":

@@ -149,7 +149,7 @@ class Control:
             raise runtime.RuntimeDirUnfit(
                 f"{claim.socket_path}: {error.strerror or error}; choose another --runtime-dir"
             ) from None
-        except runtime.AlreadyRunning:
+        except (runtime.AlreadyRunning, runtime.RuntimeDirUnfit):
             claim.release()
             raise
         self._claim, self._socket = claim, sock

@@ -23,6 +23,7 @@ from metamcp_supervisor.features import all_features
 from metamcp_supervisor.fronts.front import Forker, FrontProcess
 from metamcp_supervisor.fronts.fronts import Fronts
 from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.keys.key_rules import HANDLE_KEY
 from metamcp_supervisor.keys.quotas import Quotas
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.roles.role_process import (
@@ -46,9 +47,6 @@ from metamcp_worker.ipc.messages import Figures, FrontStats, Tenant, WorkerExit
 from metamcp_worker.ipc.server_catalog import gateway_id
 from metamcp_worker.ipc.spec import FrontSpec
 
-HANDLE_KEY = "handles.key"
-"""File in the state directory with the key of `GatewayFrontServices.handle_key`, in hexadecimal
-digits."""
 HANDLE_KEY_BYTES = 32
 LOST = (
     "ids of tasks and states of calls that clients have now end with this gateway, because the key"

@@ -21,6 +21,9 @@ from metamcp_worker.ipc.spec import UseLimits
 
 PEPPER = "keys.pepper"
 """File in the state directory with the key of the digests, in hexadecimal digits."""
+HANDLE_KEY = "handles.key"
+"""File in the state directory with the key of ids and states that one client alone may use, in
+hexadecimal digits."""
 KEYS_MAX = 100_000
 """Maximum number of keys."""
 NAME_CHARACTERS_MAX = 64

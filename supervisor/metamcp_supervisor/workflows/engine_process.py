@@ -19,6 +19,7 @@ from metamcp_supervisor.verbs import RoleStatus
 from metamcp_supervisor.workflows.engine_settings import EngineConfig
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.engine_runs import (
+    JOURNAL,
     ROLE,
     AiSettings,
     EngineFigures,
@@ -30,8 +31,6 @@ from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Heartbeat
 from metamcp_worker.ipc.spec import FrontSpec
 
-JOURNAL = "workflows.db"
-"""Database of runs, in the state directory."""
 END_S_MAX = 35.0
 """Seconds that steps and orders under way have to end when the engine is not wanted any more."""
 

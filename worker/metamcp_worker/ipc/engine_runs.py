@@ -22,6 +22,8 @@ __all__ = ["FRAME", "FRAME_BYTES_MAX"]  # the other names as well
 
 ROLE = "engine"
 """Name of the process of the engine."""
+JOURNAL = "workflows.db"
+"""Database of runs, in the state directory."""
 Method = Literal[
     "agent", "suggest",
     "workflows", "workflow/run", "workflow/runs", "workflow/status", "workflow/cancel",
