@@ -481,6 +481,16 @@ class KeyChanged(KeyShown, frozen=True, kw_only=True):
     old_until: str = ""
 
 
+class PepperRotated(Struct, frozen=True, kw_only=True):
+    """Result of a rotation of the pepper. `keys`: number of keys that end by it; `until`: when, in
+    ISO 8601, UTC; `unconfirmed`: as in KeyChanged."""
+
+    v: int = VERSION
+    keys: int
+    until: str
+    unconfirmed: tuple[str, ...] = ()
+
+
 class NamespaceTree(Struct, frozen=True, kw_only=True):
     """Namespace in the tree. `endpoints`: URL by name, of those that expose it; `servers`: state by
     full name."""

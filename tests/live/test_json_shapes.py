@@ -36,7 +36,7 @@ ANSWERS = (
     "tools disable git.git_log", "tools enable git.git_log", "tools rename git.git_log history",
     "tools rename git.git_log git_log", "lock diff", "config check",
     "keys create laptop --out laptop.key",
-    "keys show laptop",
+    "keys show laptop", "keys rotate-pepper --grace 1d",
     "keys rotate laptop", "keys expire laptop", "keys revoke laptop", "keys list",
     "toolsets create dev git.echo", "toolsets list", "toolsets show dev",
     "toolsets add dev git.git_log", "toolsets remove dev git.git_log",

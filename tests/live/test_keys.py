@@ -348,6 +348,24 @@ def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
     assert ask(gateway, made["key"]) == 200
 
 
+@pytest.mark.promise("M63")
+def test_a_key_is_accepted_until_the_grace_of_a_new_pepper_ends(gateway: Gateway) -> None:
+    made = keys(gateway, "create", "peppered")
+    rotated = keys(gateway, "rotate-pepper", "--grace", "1h")
+    assert rotated["keys"] >= 1
+    new = keys(gateway, "rotate", "peppered", "--grace", "30m")
+    for key in (made["key"], new["key"]):
+        assert {ask(gateway, key) for _ in range(POSTS)} == {200}, "every front knows it"
+    assert gateway.stop() == 0
+    gateway.start()
+    assert ask(gateway, made["key"]) == ask(gateway, new["key"]) == 200
+    done = gateway.run("keys", "rotate-pepper", ok=(2,))
+    assert "all keys would end at once; say --grace TIME, or --yes" in done.stderr
+    keys(gateway, "rotate-pepper", "--yes")
+    assert ask(gateway, made["key"]) == ask(gateway, new["key"]) == 401
+    assert ask(gateway, keys(gateway, "create", "last")["key"]) == 200
+
+
 def run(*words: str) -> int:
     command = [sys.executable, "-m", *words]
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode

@@ -136,6 +136,7 @@ def use_keys(gateway: OldGateway) -> str:
     gateway.ends("keys", "revoke", "brief", "--yes")
     states = [key["state"] for key in gateway.ends("keys", "list")["keys"]]
     assert states == ["active"] * (len(before) + 1)
+    assert gateway.ends("keys", "rotate-pepper", "--grace", "1d")["keys"] == len(states)
     return valid
 
 

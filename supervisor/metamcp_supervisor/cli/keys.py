@@ -30,7 +30,7 @@ from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import KEYS_MAX
-from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown
+from metamcp_supervisor.verbs import Exit, KeyChanged, KeyList, KeyOrder, KeyShown, PepperRotated
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
@@ -184,6 +184,36 @@ def rotate(location: GatewayPlace, key: str, grace: str, out: str | None, as_jso
     """Make a key in place of another one, which ends at once or after --grace."""
     order: dict[str, object] = {"type": "Rotate", "key": key, "grace": grace}
     _deliver(location, order, out, f"made in place of {key}", as_json=as_json, ends=not grace)
+
+
+@keys.command("rotate-pepper")
+@click.option("--grace", default="", metavar="TIME", help="How long keys stay valid, as 7d.")
+@yes_option
+@json_option
+@click.pass_obj
+def rotate_pepper(location: GatewayPlace, grace: str, yes: bool, as_json: bool) -> None:
+    """Make a new key of the digests; all keys end at once or after --grace.
+
+    A key that 'rotate' makes after that stays valid.
+    """
+    refusal = Failed(Exit.USAGE, "all keys would end at once; say --grace TIME, or --yes")
+    confirm("End all keys at once?", yes=yes or bool(grace), refusal=refusal)
+    with connect_if_running(location) as gateway:
+        if gateway is not None:
+            with progress("waits until every front knows it"):
+                raw = gateway.call("keys-rotate-pepper", {"grace": grace}, timeout_s=CHANGE_S)
+    if gateway is None:
+        raw = _at_rest(location, lambda api_keys: api_keys.rotate_pepper(grace))
+    if as_json:
+        click.echo(raw)
+        return
+    rotated = codec.decode_as(PepperRotated, raw)
+    verb = "end" if grace else "have ended"
+    when = f" at {rotated.until}, or before" if grace else ""
+    count = f"{rotated.keys} key{'s' * (rotated.keys != 1)}"
+    click.echo(f"the pepper is new; {count} {verb}{when}", err=True)
+    for front in rotated.unconfirmed:
+        click.echo(f"metamcp: {front} did not confirm this in time", err=True)
 
 
 @keys.command()

@@ -202,6 +202,12 @@ class KeysChange(Struct, frozen=True, forbid_unknown_fields=True):
     order: KeyOrder
 
 
+class PepperRotation(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `keys-rotate-pepper`. `grace`: until the keys before it end, as `24h`."""
+
+    grace: str
+
+
 _DONE: dict[type[Struct], str] = {
     NewKey: "created", Rotate: "rotated", Expire: "expired", Revoke: "revoked",
 }  # fmt: skip
@@ -233,6 +239,19 @@ async def _keys_change(gateway: GatewayControl, line: ControlStream, params: Key
     action = _DONE[type(params.order)]
     gateway.journal.add("gateway", "keys", f"{changed.id} {action} by {line.caller}")
     return changed
+
+
+async def _rotate_pepper(
+    gateway: GatewayControl, line: ControlStream, params: PepperRotation
+) -> object:
+    try:
+        rotated = await gateway.keys.rotate_pepper(params.grace)
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
+    gateway.on_keys_changed()
+    end = f"{rotated.keys} keys end at {rotated.until}"
+    gateway.journal.add("gateway", "keys", f"pepper rotated by {line.caller}; {end}")
+    return rotated
 
 
 async def _describe(gateway: GatewayControl, line: ControlStream, params: NameParams) -> object:
@@ -300,6 +319,7 @@ _CORE: dict[str, Verb] = {
     "keys": Verb(KeysWanted, _keys, Role.OPERATOR, reads=True),
     "key-use": Verb(NameParams, _key_use, Role.OPERATOR, reads=True),
     "keys-change": Verb(KeysChange, _keys_change, Role.ADMIN, about=_about_key),
+    "keys-rotate-pepper": Verb(PepperRotation, _rotate_pepper, Role.ADMIN),
     "config": Verb(config_orders.SettingsWanted, config_orders.settings, Role.OPERATOR, reads=True),
     "config-diff": Verb(NoParams, config_orders.diff, Role.OPERATOR, reads=True),
     "edit-preview": Verb(config_orders.FileEdit, config_orders.preview, reads=True),

@@ -27,6 +27,7 @@ from metamcp_supervisor.verbs import (
     KeyList,
     KeyOrder,
     OverriddenSetting,
+    PepperRotated,
     ReloadPlan,
     ServerStatus,
     Upgrade,
@@ -162,6 +163,10 @@ class KeyStore(Protocol):
 
     async def carry_out_order(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, and return when every front has applied it."""
+        ...
+
+    async def rotate_pepper(self, grace: str) -> PepperRotated:
+        """Make a new pepper. The valid keys end after `grace`."""
         ...
 
 

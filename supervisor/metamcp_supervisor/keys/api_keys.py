@@ -17,9 +17,18 @@ import os
 import secrets
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from operator import itemgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -28,16 +37,26 @@ from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import KILLED_S_MAX, Fronts
 from metamcp_supervisor.keys import key_rules
-from metamcp_supervisor.keys.key_rules import StoredKey, TableChange
+from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.store import database
 from metamcp_supervisor.store.database import Database, Rows, StoreError
-from metamcp_supervisor.verbs import KeyChanged, KeyList, KeyOrder, KeyShown, NewKey, Rotate
+from metamcp_supervisor.verbs import (
+    KeyChanged,
+    KeyList,
+    KeyOrder,
+    KeyShown,
+    NewKey,
+    PepperRotated,
+    Rotate,
+)
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeySpec
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
+
+T = TypeVar("T")
 
 CONFIRM_S_MAX = 3.0
 """Maximum seconds for a front to confirm a change; if a key ended, it is replaced then."""
@@ -87,11 +106,13 @@ class ApiKeys:
         self._expiries: list[tuple[float, str, str]] | None = None
         """See `key_rules.expiries`; None: to be collected."""
         self._pepper = b""
+        self._older_peppers: tuple[bytes, ...] = ()
+        """Peppers before the last rotation which some key still needs."""
         self.unusable = ""
         """Why no key is valid; empty if keys can be used, or if there is none."""
         self._read = False
         self._turn = asyncio.Lock()
-        self._under_way: set[asyncio.Task[KeyChanged]] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._generation = 0
 
     @property
@@ -109,8 +130,9 @@ class ApiKeys:
         key = self._keys.get(api_key.id_of(text))
         if key is None or not self._pepper or not self.has(key.spec.id):
             return None
-        same = hmac.compare_digest(api_key.digest(self._pepper, text), key.spec.digest)
-        return key.spec if same else None
+        peppers = (self._pepper, *self._older_peppers)
+        same = [hmac.compare_digest(api_key.digest(p, text), key.spec.digest) for p in peppers]
+        return key.spec if any(same) else None
 
     @property
     def limits(self) -> Mapping[str, UseLimits]:
@@ -192,7 +214,16 @@ class ApiKeys:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has
         the text of a new key, which nobody can learn again. Raises KeyOrderInvalid, KeysFull,
         PepperUnfit and Unstored."""
-        task = asyncio.create_task(self._carry_out(order, by))
+        return await self._finish(self._carry_out(order, by))
+
+    async def rotate_pepper(self, grace: str) -> PepperRotated:
+        """Make a new pepper, for keys that are made from now on, to its end even if the caller is
+        cancelled. The valid keys end after `grace`, as `24h`; a key that is rotated meanwhile is
+        a new one. Raises KeyOrderInvalid, PepperUnfit and Unstored."""
+        return await self._finish(self._rotate_pepper(grace))
+
+    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
@@ -216,12 +247,35 @@ class ApiKeys:
                 )  # fmt: skip
             else:
                 change = key_rules.end_key(order, self._find_key(order.key), now)
-            late = await self._change(change)
+            late = await self._change(change.put, change.drop, change.over)
         fields = structs.asdict(self._describe_key(change.about, now))
         old = [_iso(key.spec.expires) for key in change.put if key is not change.about]
         return KeyChanged(
             **fields, key=text, unconfirmed=late, doubts=doubts, old_until=old[0] if old else ""
         )
+
+    async def _rotate_pepper(self, grace: str) -> PepperRotated:
+        async with self._turn:
+            await self._load()
+            now = self._clock()
+            until = now + key_rules.seconds(grace, 0.0, key_rules.EXPIRES_S)
+            mark = api_key.mark(self._pepper)
+            put = key_rules.end_old_keys(self._keys.values(), mark, until, now)
+            marks = {key.pepper for key in (*self._keys.values(), *put)}
+            older = filter(None, (self._pepper, *self._older_peppers))
+            older_peppers = tuple(pepper for pepper in older if api_key.mark(pepper) in marks)
+            pepper = secrets.token_bytes(api_key.PEPPER_BYTES)
+            path = self._database.path.parent / key_rules.PEPPER
+            lines = [f"{each.hex()}\n" for each in (pepper, *older_peppers)]
+            try:  # first: keys that end before there is a new pepper would end for nothing
+                path.parent.mkdir(mode=database.FOLDER_MODE, parents=True, exist_ok=True)
+                files.replace_file(path, "".join(lines).encode())
+            except OSError as error:
+                raise PepperUnfit(f"{path} cannot be replaced: {error.strerror}") from None
+            self._pepper, self._older_peppers = pepper, older_peppers
+            over = () if until > now else tuple(key.spec.id for key in put)
+            late = await self._change(put, (), over) if put else ()
+        return PepperRotated(keys=len(put), until=_iso(until), unconfirmed=late)
 
     def _find_key(self, word: str) -> StoredKey:
         return key_rules.find_key(self._keys.values(), word, self._clock())
@@ -229,7 +283,9 @@ class ApiKeys:
     def _new(self) -> tuple[str, str, bytes]:
         """Return text, id and digest of a new key. Raises PepperUnfit."""
         if not self._pepper:
-            self._pepper = _pepper(self._database.path.parent / key_rules.PEPPER, make=True)
+            path = self._database.path.parent / key_rules.PEPPER
+            self._pepper, *older = _peppers(path, make=True)
+            self._older_peppers = tuple(older)
         while True:
             text = api_key.make(secrets.token_bytes(api_key.RANDOM_BYTES))
             if (key_id := api_key.id_of(text)) not in self._keys:
@@ -243,13 +299,14 @@ class ApiKeys:
             fresh = bool(self._keys and not self._pepper)
             if fresh:
                 path = self._database.path.parent / key_rules.PEPPER
-                self._pepper = _pepper_of(path, self._keys.values())
+                self._pepper, *older = _peppers_of(path, self._keys.values())
+                self._older_peppers = tuple(older)
         except (StoreError, PepperUnfit) as error:
             self.unusable = str(error)
             raise
         self.unusable = ""
         if fresh:
-            await self._tell(KeyChanges(pepper=self._pepper, whole=True, put=self._specs()))
+            await self._tell(self._table())
 
     async def _load_rows(self) -> None:
         if not self._read:
@@ -259,13 +316,15 @@ class ApiKeys:
             self._limits = self._sorted = self._expiries = None
             self._read = True
 
-    async def _change(self, change: TableChange) -> tuple[str, ...]:
-        """Store a change and send it to all fronts. Return those that did not confirm in time.
-        Raises Unstored; then nothing was changed."""
-        encoded = [(key.spec.id, codec.dump(key).decode()) for key in change.put]
+    async def _change(
+        self, put: Sequence[StoredKey], drop: Sequence[str], over: Collection[str]
+    ) -> tuple[str, ...]:
+        """Store a change (see TableChange) and send it to all fronts. Return those that did not
+        confirm in time. Raises Unstored; then nothing was changed."""
+        encoded = [(key.spec.id, codec.dump(key).decode()) for key in put]
 
         def write(rows: Rows) -> None:
-            rows.change("DELETE FROM api_key WHERE id = ?", [(name,) for name in change.drop])
+            rows.change("DELETE FROM api_key WHERE id = ?", [(name,) for name in drop])
             rows.change(
                 "INSERT INTO api_key VALUES (?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET body = excluded.body",
@@ -273,16 +332,21 @@ class ApiKeys:
             )
 
         await self._database.write(write)
-        for name in change.drop:
+        for name in drop:
             del self._keys[name]
-        self._keys |= {key.spec.id: key for key in change.put}
+        self._keys |= {key.spec.id: key for key in put}
         if not self._keys:
             self.unusable = ""
         self._limits = self._sorted = self._expiries = None
-        put = tuple(key.spec for key in change.put if key.spec.id not in change.over)
-        put = tuple(filter(key_rules.for_fronts, put))
-        removed = (*change.drop, *change.over)
-        return await self._tell(KeyChanges(pepper=self._pepper, put=put, gone=removed))
+        ids = frozenset(over)
+        specs = (key.spec for key in put if key.spec.id not in ids)
+        changes = KeyChanges(
+            pepper=self._pepper,
+            older=self._older_peppers,
+            put=tuple(filter(key_rules.for_fronts, specs)),
+            gone=(*drop, *over),
+        )
+        return await self._tell(changes)
 
     def _describe_key(self, key: StoredKey, now: float) -> KeyShown:
         spec, state = key.spec, key_rules.state(key.spec, now)
@@ -306,10 +370,12 @@ class ApiKeys:
     def welcome(self, front: FrontProcess) -> None:
         """Send all keys to a new front. Raises OSError."""
         if self._keys and self._pepper:
-            self._send(front, KeyChanges(pepper=self._pepper, whole=True, put=self._specs()))
+            self._send(front, self._table())
 
-    def _specs(self) -> tuple[KeySpec, ...]:
-        return tuple(k.spec for k in self._keys.values() if key_rules.for_fronts(k.spec))
+    def _table(self) -> KeyChanges:
+        """Return all keys, as a front gets them at first."""
+        specs = tuple(k.spec for k in self._keys.values() if key_rules.for_fronts(k.spec))
+        return KeyChanges(pepper=self._pepper, older=self._older_peppers, whole=True, put=specs)
 
     async def _tell(self, changes: KeyChanges) -> tuple[str, ...]:
         """Send all fronts a change, and wait until each has applied it or has ended. Return those
@@ -372,7 +438,7 @@ def find_fault(state_dir: Path) -> str:
     keys = _stored_keys(state_dir)
     try:
         if keys:
-            _pepper_of(state_dir / key_rules.PEPPER, keys)
+            _peppers_of(state_dir / key_rules.PEPPER, keys)
     except PepperUnfit as error:
         return str(error)
     return ""
@@ -393,19 +459,26 @@ def _stored_keys(state_dir: Path) -> list[StoredKey]:
 AGAIN = "restore that file, or revoke all keys, remove it and make new keys"
 
 
-def _pepper_of(path: Path, keys: Iterable[StoredKey]) -> bytes:
-    """Return the pepper of these keys. Raises PepperUnfit."""
-    pepper = _pepper(path, make=False)
+def _peppers_of(path: Path, keys: Iterable[StoredKey]) -> tuple[bytes, ...]:
+    """Return the pepper of new keys, and those before it. Raises PepperUnfit if they are not those
+    of these keys."""
+    peppers = _peppers(path, make=False)
     marks = {key.pepper for key in keys} - {""}
-    if marks and api_key.mark(pepper) not in marks:
+    if marks and marks.isdisjoint(map(api_key.mark, peppers)):
         raise PepperUnfit(f"{path} is not the one with which these keys were made; {AGAIN}")
-    return pepper
+    return peppers
 
 
-def _pepper(path: Path, *, make: bool) -> bytes:
-    """Return the pepper; make it, whole and once, if it is not there. Raises PepperUnfit."""
+def _peppers(path: Path, *, make: bool) -> tuple[bytes, ...]:
+    """Return the pepper, and those before it; make it, whole and once, if it is not there. Raises
+    PepperUnfit."""
     try:
-        return files.own_key(path, api_key.PEPPER_BYTES, make=make)
+        if make and not os.path.lexists(path):
+            return (files.own_key(path, api_key.PEPPER_BYTES),)
+        peppers = tuple(map(bytes.fromhex, files.secret(path).split()))
+        if {*map(len, peppers)} == {api_key.PEPPER_BYTES}:
+            return peppers
+        reason = f"{path} is damaged"
     except Unresolved as unread:
         reason = str(unread)
         if os.path.lexists(path) and path.lstat().st_size:  # the pepper is there

@@ -20,7 +20,8 @@ from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import UseLimits
 
 PEPPER = "keys.pepper"
-"""File in the state directory with the key of the digests, in hexadecimal digits."""
+"""File in the state directory with the key of the digests, in hexadecimal digits; behind it, one a
+line, those before it which some key still needs."""
 HANDLE_KEY = "handles.key"
 """File in the state directory with the key of ids and states that one client alone may use, in
 hexadecimal digits."""
@@ -162,6 +163,20 @@ def end_key(order: Expire | Revoke, key: StoredKey, now: float) -> TableChange:
         return TableChange(about=key, drop=(key.spec.id,))
     key = _until(key, now)
     return TableChange(about=key, put=(key,), over=(key.spec.id,))
+
+
+def end_old_keys(
+    keys: Iterable[StoredKey], pepper: str, until: float, now: float
+) -> tuple[StoredKey, ...]:
+    """Return the valid keys as they are after a rotation of the pepper: they end at `until` at the
+    latest. `pepper`: mark of the one before, for keys of earlier versions."""
+    return tuple(
+        structs.replace(
+            _until(key, until), valid_s=_find_validity(key), pepper=key.pepper or pepper
+        )
+        for key in keys
+        if state(key.spec, now) == ACTIVE
+    )
 
 
 def _until(key: StoredKey, when: float) -> StoredKey:

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import stat
 import string
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -175,6 +176,67 @@ async def test_keys_of_another_pepper_are_unusable_until_theirs_is_back(tmp_path
     assert keys.find_valid_key(made.key) is not None
 
 
+async def test_keys_end_after_the_grace_of_a_new_pepper_unless_they_are_rotated(
+    tmp_path: Path,
+) -> None:
+    now = [1000.0]
+    keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+    stays, ends, brief = [
+        (await keys.carry_out_order(NewKey(name=name, expires=expires), "ann")).key
+        for name, expires in (("stays", "90d"), ("ends", "never"), ("brief", "1h"))
+    ]
+    before = (tmp_path / PEPPER).read_text()
+    rotated = await keys.rotate_pepper("1d")
+    assert (rotated.keys, rotated.until) == (3, "1970-01-02T00:16:40Z")
+    pepper, older = (tmp_path / PEPPER).read_text().split()
+    assert older == before.strip() != pepper
+    assert stat.S_IMODE((tmp_path / PEPPER).stat().st_mode) == 0o600
+    again = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+    await again.begin()
+    for each in (keys, again):
+        assert all(map(each.find_valid_key, (stays, ends, brief)))
+    now[0] += 3600
+    new = (await again.carry_out_order(Rotate(key="stays"), "ann")).key
+    assert again.find_valid_key(brief) is None
+    assert again.find_valid_key(stays) is None
+    now[0] += 86_400
+    assert again.find_valid_key(ends) is None
+    assert again.find_valid_key(new) is not None
+    (shown,) = (await again.list_keys([api_key.id_of(new)])).keys
+    assert shown.expires == "1970-04-01T01:16:40Z", "90 days from its rotation"
+    for key in (ends, brief):
+        await again.carry_out_order(Revoke(key=api_key.id_of(key)), "ann")
+    await again.rotate_pepper("1d")
+    assert older not in (tmp_path / PEPPER).read_text(), "no key of it is left"
+    assert again.find_valid_key(new) is not None
+
+
+async def test_a_key_of_an_earlier_version_keeps_its_validity_over_a_new_pepper(
+    tmp_path: Path,
+) -> None:
+    keys = at_rest(tmp_path)
+    made = await keys.carry_out_order(NewKey(name="old", expires="30d"), "ann")
+    sql = "UPDATE api_key SET body = json_remove(body, '$.valid_s', '$.rotated', '$.pepper')"
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        database.execute(sql)
+        database.commit()
+    keys = at_rest(tmp_path)
+    await keys.rotate_pepper("1d")
+    assert at_rest(tmp_path).find_valid_key(made.key) is None, "not read yet"
+    rotated = await keys.carry_out_order(Rotate(key="old"), "ann")
+    assert rotated.expires == made.expires
+
+
+async def test_a_new_pepper_without_a_key_is_for_the_first_one(tmp_path: Path) -> None:
+    keys = at_rest(tmp_path / "state")
+    assert (await keys.rotate_pepper("")).keys == 0
+    assert os.listdir(tmp_path / "state") == [PEPPER]
+    made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
+    assert keys.find_valid_key(made.key) is not None
+    with pytest.raises(KeyOrderInvalid, match="is too long"):
+        await keys.rotate_pepper("91d")
+
+
 async def test_a_pepper_that_others_can_read_is_refused(tmp_path: Path) -> None:
     await at_rest(tmp_path).carry_out_order(NewKey(name="laptop"), "ann")
     (tmp_path / PEPPER).chmod(0o644)
@@ -257,6 +319,25 @@ async def test_each_change_goes_to_every_front_and_is_done_when_all_have_applied
             assert not any(change.whole for change in changes(player))
         shown = (await keys.list_keys([])).keys
         assert [(key.id, key.state) for key in shown] == [(third.id, "expired")]
+
+
+async def test_fronts_get_the_new_pepper_and_the_older_one(tmp_path: Path) -> None:
+    async with opened_stage(tmp_path) as stage:
+        keys = await keyed(stage, tmp_path)
+        front = await front_up(stage)
+        made = await keys.carry_out_order(NewKey(name="laptop"), "ann")
+        rotated = await keys.rotate_pepper("1d")
+        (first, told) = changes(front)
+        assert told.older == (first.pepper,)
+        assert told.pepper != first.pepper
+        assert 0 < valid(front)[made.id].expires - time.time() <= 86_400
+        stage.fronts.start(2)
+        player = await stage.player("front-1")
+        assert valid(player) == valid(front)
+        assert changes(player)[0].older == told.older
+        assert (rotated.keys, rotated.unconfirmed) == (1, ())
+        await keys.rotate_pepper("")
+        assert not valid(player)
 
 
 async def test_no_front_is_told_of_a_key_for_the_console_alone(tmp_path: Path) -> None:

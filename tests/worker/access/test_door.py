@@ -167,3 +167,18 @@ def test_failures_are_counted_for_a_bounded_number_of_addresses() -> None:
     for number in range(door.ADDRESSES_MAX + 5):
         failures.count_failure(str(number), 0.0)
     assert len(failures) == door.ADDRESSES_MAX
+
+
+def test_keys_of_an_older_pepper_enter_until_the_door_forgets_it() -> None:
+    at = made(spec())
+    new = b"\7" * 32
+    fresh = replace(spec(OTHER), digest=api_key.digest(new, OTHER))
+    at.change(KeyChanges(pepper=new, older=(b"\5" * 32, PEPPER), put=(fresh,)))
+    assert principal(knock(at, "dev", BEARER)).key == api_key.id_of(KEY)
+    other = (b"authorization", f"Bearer {OTHER}".encode())
+    assert principal(knock(at, "dev", other)).key == api_key.id_of(OTHER)
+    unknown = (b"authorization", f"Bearer {UNKNOWN}".encode())
+    assert isinstance(knock(at, "dev", unknown), Denial)
+    at.change(KeyChanges(pepper=new))
+    assert isinstance(knock(at, "dev", BEARER), Denial)
+    assert principal(knock(at, "dev", other)).key == api_key.id_of(OTHER)

@@ -113,6 +113,7 @@ class Authenticator:
         self.verify: Verify = lambda endpoint, token, date, ask: UNAUTHORIZED
         self._endpoints: Mapping[str, EndpointSpec] = {}
         self._pepper = b""
+        self._older_peppers: tuple[bytes, ...] = ()
         self._keys: dict[bytes, tuple[KeySpec, Principal]] = {}
         self._digests: dict[str, bytes] = {}
         self._failures = Failures()
@@ -129,7 +130,7 @@ class Authenticator:
             removed_ids |= self._digests.keys() - {key.id for key in changes.put}
         for name in removed_ids:
             self._keys.pop(self._digests.pop(name, b""), None)
-        self._pepper = changes.pepper
+        self._pepper, self._older_peppers = changes.pepper, changes.older
         for key in changes.put:
             self._keys.pop(self._digests.get(key.id, b""), None)
             self._digests[key.id] = key.digest
@@ -205,7 +206,12 @@ class Authenticator:
     def _find_key(self, text: bytes) -> tuple[KeySpec, Principal] | None:
         if not self._pepper:
             return None
-        return self._keys.get(api_key.digest(self._pepper, text.decode("latin-1")))
+        key = text.decode("latin-1")
+        entry = self._keys.get(api_key.digest(self._pepper, key))
+        if entry is None and self._older_peppers:
+            for pepper in self._older_peppers:
+                entry = entry or self._keys.get(api_key.digest(pepper, key))
+        return entry
 
     def _challenge(self, spec: EndpointSpec | None) -> Denial:
         """Return the answer 401 of this endpoint; where tokens are accepted, clients learn where

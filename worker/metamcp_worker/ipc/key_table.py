@@ -34,10 +34,12 @@ class KeySpec(Struct, frozen=True, kw_only=True):
 
 
 class KeyChanges(Struct, frozen=True, kw_only=True):
-    """Changes of the table of keys. `pepper`: key of the digests; `whole`: the rows are all there
-    are; `put`: new and changed rows; `gone`: ids of keys that may not be used any more."""
+    """Changes of the table of keys. `pepper`: key of the digests; `older`: of digests before the
+    pepper was rotated; `whole`: the rows are all there are; `put`: new and changed rows; `gone`:
+    ids of keys that may not be used any more."""
 
     pepper: bytes
+    older: tuple[bytes, ...] = ()
     whole: bool = False
     put: tuple[KeySpec, ...] = ()
     gone: tuple[str, ...] = ()
