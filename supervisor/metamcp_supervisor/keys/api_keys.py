@@ -10,7 +10,6 @@ its place has the new table.
 """
 
 import asyncio
-import bisect
 import contextlib
 import hmac
 import os
@@ -189,7 +188,7 @@ class ApiKeys:
             return KeyList(keys=tuple(self._describe_key(key, now) for key in keys[:most]))
         if self._sorted is None:
             self._sorted = sorted(self._keys)
-        start = bisect.bisect_right(self._sorted, after)
+        start = bisect_right(self._sorted, after)
         ids = self._sorted[start : start + most]
         page = tuple(self._describe_key(self._keys[key_id], now) for key_id in ids)
         return KeyList(keys=page, more=len(self._sorted) - start - len(page))
