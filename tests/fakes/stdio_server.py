@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-# It is started as a file, in any directory and with any environment.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+# It is started as a file, in any directory and with any environment, thousands of times: what it
+# imports counts.
+sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
 
 from tests.fakes.stdio_asks import Asks
 from tests.fakes.stdio_tasks import Tasks
@@ -36,12 +36,20 @@ from tests.fakes.stdio_wire import (
 )
 
 LEAK_MS = 100
+WIDTH = 100
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 INFO = {"name": "scripted", "version": "1.0", "x-unknown": {"kept": True}}
 
 
+class Narrow(argparse.HelpFormatter):
+    """Help that need not know how wide the terminal is, which takes four modules."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=WIDTH)
+
+
 def flags() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Narrow)
     option = parser.add_argument
     option("--era", choices=("legacy", "modern", "both"), default="both")
     option("--tools", type=int, default=0, metavar="N", help="so many more tools: t000, t001, ...")
@@ -284,8 +292,10 @@ class Server(Tools, Asks, Watch, Tasks):
         if self.options.only:
             names = self.options.only.split(",")
         names += [f"new{n}" for n in range(self.changes)]
-        words = Path(self.options.words) if self.options.words else None
-        other: Json = json.loads(words.read_text()) if words and words.exists() else {}
+        other: Json = {}
+        if os.path.exists(self.options.words):
+            with open(self.options.words) as words:
+                other = json.load(words)
         invalid = [{"name": "invalid"}] if self.options.invalid else []
         return [{**tool(name), **other.get(name, {})} for name in names] + invalid
 
