@@ -86,6 +86,10 @@ def _login(
     open_it: bool,
     as_json: bool,
 ) -> None:
+    from metamcp_worker.oauth import WHOLE_SDK
+    from metamcp_worker.runtime import lazy_import
+
+    lazy_import.import_from(WHOLE_SDK, "metamcp_worker.oauth.flow")
     from metamcp_worker.oauth import flow
     from metamcp_worker.oauth.callback import PERSON_S_MAX
     from metamcp_worker.oauth.challenge import NotAuthorized

@@ -15,7 +15,6 @@ not need it.
 
 import asyncio
 import base64
-import importlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,8 +30,10 @@ from metamcp_worker.http.fetch import Auth, Unreachable
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
+from metamcp_worker.oauth import WHOLE_SDK
 from metamcp_worker.oauth.challenge import Challenge, NotAuthorized, scopes
 from metamcp_worker.oauth.vault import KEY_BYTES, TokenRecord, Vault, bare
+from metamcp_worker.runtime import lazy_import
 
 if TYPE_CHECKING:
     from metamcp_worker.oauth.flow import Flow
@@ -254,8 +255,10 @@ class ServerTokens(Auth):
 
     async def _run(self, kind: str, flight: _OAuthFlow, work: Work) -> None:
         try:
-            # The import takes most of a second, and the worker must not wait for it.
-            module = await asyncio.to_thread(importlib.import_module, "metamcp_worker.oauth.flow")
+            # The import takes half a second, and the worker must not wait for it.
+            module = await asyncio.to_thread(
+                lazy_import.import_from, WHOLE_SDK, "metamcp_worker.oauth.flow"
+            )
             self._record = await work(module.Flow(self._spec, self._vault, flight.show))
             self._unproven = self._record.access_token if self._record is not None else ""
             flight.error = None

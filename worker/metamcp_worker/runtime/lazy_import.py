@@ -1,8 +1,9 @@
 """Imports of libraries without what they load and rarely use, and without their fork hooks.
 
-Owns: an import during which another module seems to be missing; modules that are not read before
-something of them is used; hooks of the standard library that forks of the nursery do without, and
-that a worker registers. Never: which process can do without which module, hooks of other modules.
+Owns: an import during which another module seems to be missing, or packages seem to be empty;
+modules that are not read before something of them is used; hooks of the standard library that forks
+of the nursery do without, and that a worker registers. Never: which process can do without which
+module, hooks of other modules.
 
 asyncio loads `ssl`, which takes a MiB, and msgspec loads `typing_extensions`, a quarter of a MiB;
 both also work without. Other libraries need modules at import that they hardly ever use, such as
@@ -48,6 +49,23 @@ def import_without(module: str, name: str) -> None:
         importlib.import_module(name)
     finally:
         del sys.modules[module]
+
+
+def import_from(packages: Sequence[str], name: str) -> ModuleType:
+    """Import `name`, and modules of `packages` for it, as if the packages themselves were empty.
+    Later imports of a package run its code. A package that is loaded already stays as it is."""
+    from importlib.util import find_spec, module_from_spec  # they may load `threading`
+
+    empty: list[str] = []
+    try:
+        for package in packages:
+            if package not in sys.modules and (spec := find_spec(package)):
+                sys.modules[package] = module_from_spec(spec)
+                empty.append(package)
+        return importlib.import_module(name)
+    finally:
+        for package in empty:
+            sys.modules.pop(package, None)  # two threads may import at the same time
 
 
 def import_when_used(*names: str) -> None:
