@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.consent_records import ConsentGrant, OpenConsent
 from metamcp_worker.ipc.disclosure import ViewStats
-from metamcp_worker.ipc.figures import CallUnderWay, PathStep, PolicyValue, Refusals
+from metamcp_worker.ipc.figures import CallUnderWay, PathStep, PolicyValue, Refusals, ShownTool
 
 VERSION = 1
 """Version of the shapes, in every `--json` output: `{"v": 1, …}`."""
@@ -511,6 +511,17 @@ class ConfigTree(Struct, frozen=True, kw_only=True):
     v: int = VERSION
     workspaces: tuple[WorkspaceTree, ...]
     limits: tuple[LimitStatus, ...] = ()
+
+
+class ToolList(Struct, frozen=True, kw_only=True):
+    """Tools of an endpoint. `more`: number of tools that are not shown; `refused`: a sentence why
+    the holder of the key sees none."""
+
+    v: int = VERSION
+    endpoint: str
+    tools: tuple[ShownTool, ...]
+    more: int = 0
+    refused: str = ""
 
 
 class ToolRef(Struct, frozen=True):

@@ -32,8 +32,7 @@ from metamcp_supervisor.cli.ctl import Duration, complete_endpoints, json_option
 from metamcp_supervisor.cli.errors import Command, args_option, gateway_options
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolList
-from metamcp_supervisor.verbs import Exit
+from metamcp_supervisor.verbs import Exit, ToolList
 from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.disclosure import is_named

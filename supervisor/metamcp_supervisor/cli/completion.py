@@ -18,7 +18,7 @@ from metamcp_supervisor.verbs import GatewayStatus, ToolSets
 from metamcp_worker.ipc import codec
 
 if TYPE_CHECKING:
-    from metamcp_supervisor.control.tool_orders import ToolList
+    from metamcp_supervisor.verbs import ToolList
 
 KEPT_S = 2.0
 """Seconds that names are kept, so that a few presses of the key ask the gateway only once."""
@@ -105,7 +105,7 @@ def arguments(runtime_dir: str | None, endpoint: str, tool: str) -> list[str]:
 def _tools(
     gateway: client.ControlClient, endpoint: str, tool: str = "", offset: int = 0
 ) -> "ToolList":
-    from metamcp_supervisor.control.tool_orders import ToolList
+    from metamcp_supervisor.verbs import ToolList
 
     params = {"endpoint": endpoint, "name": tool, "offset": offset}
     return codec.decode_as(ToolList, gateway.call("tools", params, timeout_s=ANSWER_S))

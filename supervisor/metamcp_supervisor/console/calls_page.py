@@ -28,8 +28,8 @@ from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.console.try_out import TRY_S
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import RecordingsShown, ToolList, TryPlace
-from metamcp_supervisor.verbs import CallsUnderWay, Exit, GatewayStatus
+from metamcp_supervisor.control.tool_orders import RecordingsShown, TryPlace
+from metamcp_supervisor.verbs import CallsUnderWay, Exit, GatewayStatus, ToolList
 from metamcp_supervisor.wording import columns, recorded_calls
 from metamcp_supervisor.wording.recorded_calls import RecordingFollower, RecordingPlace, pretty
 from metamcp_worker.ipc import codec

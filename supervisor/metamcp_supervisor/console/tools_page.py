@@ -19,8 +19,7 @@ from metamcp_supervisor.console.fragments import Tone
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolList
-from metamcp_supervisor.verbs import Exit, GatewayStatus, PathShown
+from metamcp_supervisor.verbs import Exit, GatewayStatus, PathShown, ToolList
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.figures import KEY_NEEDED, ShownTool
 

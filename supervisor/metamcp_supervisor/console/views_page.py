@@ -15,10 +15,10 @@ from metamcp_supervisor.console import keys_page
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.tool_orders import ToolList
 from metamcp_supervisor.verbs import (
     Exit,
     GatewayStatus,
+    ToolList,
     ToolSetChanged,
     ToolSets,
     ToolSetShown,

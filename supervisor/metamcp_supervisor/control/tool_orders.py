@@ -21,7 +21,7 @@ from metamcp_supervisor.control.services import (
     GatewayControl,
     NoParams,
 )
-from metamcp_supervisor.verbs import VERSION, Exit
+from metamcp_supervisor.verbs import VERSION, Exit, ToolList
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.errors import ProtocolError
 from metamcp_worker.ipc.figures import ShownTool, ToolQuery
@@ -31,17 +31,6 @@ QUERY_CHARACTERS_MAX = 1000
 """Maximum characters of a query; further ones are ignored, so that the question fits a packet."""
 NAME_CHARACTERS_MAX = 256
 """Maximum characters of the name of a tool or server."""
-
-
-class ToolList(Struct, frozen=True, kw_only=True):
-    """Tools of an endpoint. `more`: number of tools that are not shown; `refused`: a sentence why
-    the holder of the key sees none."""
-
-    v: int = VERSION
-    endpoint: str
-    tools: tuple[ShownTool, ...]
-    more: int = 0
-    refused: str = ""
 
 
 class ToolTry(ChangeParams, frozen=True, kw_only=True):

@@ -17,13 +17,14 @@ from metamcp_supervisor.console.calls_page import RecentCalls
 from metamcp_supervisor.console.pages import PageRequest
 from metamcp_supervisor.console.views_page import ToolSetDraft
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.tool_orders import ToolList, TryPlace
+from metamcp_supervisor.control.tool_orders import TryPlace
 from metamcp_supervisor.verbs import (
     CallsUnderWay,
     EquippedView,
     GatewayStatus,
     PathShown,
     ServerStatus,
+    ToolList,
     ToolRef,
     ToolSets,
     ToolSetShown,
