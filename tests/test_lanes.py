@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import DURATIONS, REAL
+from tests.conftest import DURATIONS, PURE, REAL
 from tests.live.gateway import ROOT, free_port
 
 HANGS = """
@@ -134,6 +134,17 @@ def test_lanes_of_real_processes_import_only_files_that_have_some(tmp_path: Path
     for mark in ("live", "process"):
         (tmp_path / f"test_{mark}.py").write_text(text.format(mark))
     assert collected(tmp_path, "-m", REAL) == ["test_live.py", "test_process.py"]
+
+
+@pytest.mark.process
+def test_pure_lanes_do_not_import_files_whose_tests_all_have_real_processes(tmp_path: Path) -> None:
+    all_marked = "import pytest\n\npytestmark = {}\nraise AssertionError('it is imported')\n"
+    (tmp_path / "test_live.py").write_text(all_marked.format("pytest.mark.live"))
+    listed = all_marked.format('[\n    pytest.mark.promise("M1"),\n    pytest.mark.process,\n]')
+    (tmp_path / "test_process.py").write_text(listed)
+    both = "import pytest\n\n@pytest.mark.live\ndef test_it() -> None: ...\n"
+    (tmp_path / "test_both.py").write_text(f"{both}def test_pure() -> None: ...\n")
+    assert collected(tmp_path, "-m", PURE) == ["test_both.py"]
 
 
 def test_the_durations_are_those_of_files_that_exist() -> None:
