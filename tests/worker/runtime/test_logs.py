@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
-from metamcp_worker.runtime.masking import LINES_MAX, SecretMasker
+from metamcp_worker.runtime.masking import LINES_MAX
 
 pytestmark = pytest.mark.promise("M89")
 
@@ -129,7 +129,7 @@ def test_the_journal_of_systemd_gets_the_level_before_each_line(said: list[bytes
 def test_no_known_secret_is_in_a_line(secret: str) -> None:
     found: list[bytes] = []
     handler = logs.LogHandler(found.append)
-    handler.masks = SecretMasker([secret])
+    handler.hide([secret])
     try:
         raise ValueError(secret)
     except ValueError as error:
@@ -140,6 +140,15 @@ def test_no_known_secret_is_in_a_line(secret: str) -> None:
     (line,) = parsed(found)
     assert secret not in line["message"]
     assert secret not in line["error"]
+
+
+def test_a_line_has_none_of_the_secrets_that_came_last() -> None:
+    found: list[bytes] = []
+    handler = logs.LogHandler(found.append)
+    for secrets in (["hunter2-hunter2"], ["hunter3-hunter3"]):
+        handler.hide(secrets)
+        handler.emit(logging.LogRecord("metamcp.http", 40, "", 0, f"got {secrets[0]}", None, None))
+    assert not [line for line in parsed(found) if "hunter" in line["message"]]
 
 
 def test_a_line_that_cannot_be_made_is_told_without_what_was_to_be_in_it(
@@ -161,7 +170,7 @@ def test_no_part_of_a_secret_is_left_where_a_message_is_cut(before: int, after: 
     secret = "hunter2-hunter2-hunter2"
     found: list[bytes] = []
     handler = logs.LogHandler(found.append)
-    handler.masks = SecretMasker([secret])
+    handler.hide([secret])
     message = "x" * (MESSAGE_CHARACTERS_MAX - before) + secret + "y" * after
     handler.emit(logging.LogRecord("metamcp.http", 40, "", 0, message, None, None))
     (line,) = parsed(found)
