@@ -24,6 +24,8 @@ from metamcp_worker.ipc.messages import DropServer, HostServer, WorkerExit
 from metamcp_worker.ipc.packets import Channel, ChannelSnapshot
 
 OWN, SHARED = "own", "shared"
+REMOTE = "-remote"
+"""End of the name of a worker for servers that are reached by URL."""
 CRASHES_MAX = 1
 CRASHES_WINDOW_S = 600.0
 """Seconds in which a shared worker may end CRASHES_MAX times; after one more end its servers are
@@ -42,7 +44,9 @@ def find_worker(server: Server, workers: str) -> str:
     is_for_one = process_names.parse_client(server.name) not in ("", process_names.LEGACY)
     if choice == OWN or runs_code or is_for_one:
         return ""
-    return f"{process_names.workspace_of(server.name)}:{choice}"
+    # Names are resolved in threads, and a process with threads must not fork.
+    kind = "" if server.command else REMOTE
+    return f"{process_names.workspace_of(server.name)}:{choice}{kind}"
 
 
 class _SharedWorker:

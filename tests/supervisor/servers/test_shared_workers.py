@@ -17,7 +17,7 @@ from tests.supervisor.configs import server
         ({"worker": "shared"}, "each", "default:shared"),
         ({"worker": "pair"}, "each", "default:pair"),
         ({"worker": "own"}, "shared", ""),
-        ({"command": (), "url": "https://x/mcp"}, "shared", "default:shared"),
+        ({"command": (), "url": "https://x/mcp"}, "shared", "default:shared-remote"),
         ({"command": (), "module": "notes:server"}, "shared", ""),
         ({"command": (), "transport": "carrier"}, "shared", ""),
         ({"name": "git@legacy"}, "shared", "default:shared"),
