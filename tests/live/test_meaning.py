@@ -180,7 +180,7 @@ def test_the_process_of_vectors_is_shown_as_every_other_one_and_ends_with_its_se
         pid = embedder(gateway)
         assert pid > 0
         assert f"embedder: ready, process {pid}" in gateway.ctl("status")
-        until(lambda: len(measured(gateway)) == 5, "all that is measured of processes")
+        until(lambda: len(measured(gateway)) == 6, "all that is measured of processes")
         assert all(measured(gateway).values())
         gateway.extra = SEARCH
         gateway.write(SERVERS)
