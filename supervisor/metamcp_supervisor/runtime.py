@@ -13,13 +13,14 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping
 
-from metamcp_supervisor.store.database import UNFINISHED
 from metamcp_worker.ipc.errors import MetaMCPError
 
 SOCKET = "control.sock"
 OWNER = "owner"
 """File in the state directory that says which gateway holds it. The name differs from LOCK, because
 both directories may be the same one."""
+UNFINISHED = "restore.unfinished"
+"""File in the state directory while `metamcp restore` replaces what is in it."""
 TOKEN = "token"  # noqa: S105 - the name of a file
 LOCK = "lock"
 CLIENTS = "clients"

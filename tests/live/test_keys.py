@@ -17,7 +17,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
-from metamcp_supervisor.store.database import UNFINISHED
+from metamcp_supervisor.runtime import UNFINISHED
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN
 from tests.live.crowd import Crowd, Ear

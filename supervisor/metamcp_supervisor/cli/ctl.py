@@ -20,12 +20,11 @@ from msgspec import structs
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import errors, show
-from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.telemetry.health import not_ready
 from metamcp_supervisor.wording import columns
-from metamcp_worker.ipc import codec, process_names
+from metamcp_worker.ipc import codec
 
 WATCH_S = 2.0
 """Seconds between two pictures of `--watch`; the gateway measures its processes as often."""
@@ -328,6 +327,9 @@ def restart(
 
 def _list_sharing(runtime_dir: str | None, worker: str) -> list[str]:
     """Return the servers that share a worker. Raises Failed if there are none."""
+    from metamcp_supervisor.config.naming import hint
+    from metamcp_worker.ipc import process_names
+
     with client.connect(runtime_dir) as gateway:
         status = codec.decode_as(verbs.GatewayStatus, gateway.call("status"))
     workers = {process_names.base(each.name): each.worker for each in status.servers if each.worker}

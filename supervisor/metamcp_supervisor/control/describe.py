@@ -53,6 +53,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
     roots = _find_roots(server)
     trees = await asyncio.to_thread(usage.trees, roots) if roots else {}
     processes = [process for tree in trees.values() for process in tree]
+    workers = {server.worker_pid, *server.worker_pids}
     down = bool(server.reason) and server.state not in READY_STATES
     withheld = particulars.withheld if private and down else ()
     return Description(
@@ -78,7 +79,7 @@ async def describe(gateway: GatewayControl, server: ServerStatus, *, private: bo
         exits=history.ends,
         processes=tuple(
             structs.replace(process, command=("metamcp", "worker", server.name))
-            if process.pid in server.worker_pids  # a fork, with the nursery's command
+            if process.pid in workers  # a fork, with the nursery's command
             else _mask_command(process, particulars.hidden, private=private)
             for process in processes
         ),

@@ -29,11 +29,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from metamcp_supervisor.runtime import UNFINISHED
 from metamcp_supervisor.store.database import (
     FILE,
     FILE_MODE,
     FOLDER_MODE,
-    UNFINISHED,
     StoreError,
     connect_database,
     version_of,

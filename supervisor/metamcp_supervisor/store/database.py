@@ -34,9 +34,6 @@ BUSY_S_MAX = 2.0
 write waits at most twice: for its beginning, and for its end."""
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
-UNFINISHED = "restore.unfinished"
-"""File in a state directory while `metamcp restore` replaces what is in it."""
-
 Steps = tuple[tuple[str, ...], ...]
 """SQL statements that bring the tables from each version to the next."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.cli.backup import PLAIN, SECRETS
+from metamcp_supervisor.runtime import UNFINISHED
 from metamcp_supervisor.store import copies
 from metamcp_supervisor.store.copies import (
     CHUNK_BYTES,
@@ -25,7 +26,6 @@ from metamcp_supervisor.store.database import (
     BUSY_S_MAX,
     FILE,
     STEPS,
-    UNFINISHED,
     StoreError,
 )
 from metamcp_supervisor.views.ledger import Delta

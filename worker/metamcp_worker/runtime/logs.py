@@ -58,7 +58,7 @@ class LogHandler(logging.Handler):
         self.text, self.journal = text, journal
         self._secrets: Sequence[str] = ()
         self._masks: SecretMasker | None = None
-        """Of these secrets; None: to be made for the next line."""
+        """Masker of these secrets; None: to be made for the next line."""
         self.fields: dict[str, str | int] = {}
         self._repeats = RepeatCounter()
 
