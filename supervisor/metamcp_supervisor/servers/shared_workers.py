@@ -7,7 +7,7 @@ that were moved out. Never: what a worker reports about a server (`instances`), 
 A server is a process of its own in a shared worker as well. Servers share a worker if they are of
 one workspace and their configuration says so; code of others in the worker's own process, and
 processes for one client, are alone. A server that makes its neighbours wait, and all servers of a
-worker that ends twice, get workers of their own until the gateway is restarted.
+worker that ends twice, get workers of their own until the gateway is restarted or upgraded.
 """
 
 import asyncio
