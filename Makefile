@@ -17,7 +17,7 @@ PEERS_NPM := $(PEERS)/npm/node_modules/.installed
 PEERS_PYPI := $(PEERS)/mcp-proxy/.venv/.installed $(PEERS)/fastmcp/.venv/.installed
 # Tests that run each night, before a release, and at a merge only if one of their inputs is another one than when they
 # passed: docs/hacking.md, "What runs when".
-NIGHTLY := image deb compiled dbos bench
+NIGHTLY := image deb compiled dbos bench upgrade
 image_test := tests/packages/test_image.py
 image_inputs := deploy/Dockerfile requirements/image.txt requirements/runtime.txt
 deb_test := tests/packages/test_deb.py
@@ -28,6 +28,8 @@ dbos_test := tests/worker/engine/test_dbos_executor.py
 dbos_inputs := $(addprefix worker/metamcp_worker/,cel engine) tests/worker/engine
 bench_test := tests/live/test_bench.py
 bench_inputs := $(wildcard benchmarks/*.py) benchmarks/scenarios
+upgrade_test := tests/live/test_upgrade_older.py
+upgrade_inputs := $(addprefix supervisor/metamcp_supervisor/,gateway servers/shared_workers.py) worker/metamcp_worker/ipc
 # A line for each: its name, and a hash of its inputs. `make test-all` writes it.
 PASSED := tests/passed.txt
 passed = $(1) $(shell git ls-files -- $($(1)_test) $($(1)_inputs) | git hash-object --stdin-paths | git hash-object --stdin)

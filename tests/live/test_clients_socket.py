@@ -7,7 +7,7 @@ import pytest
 
 from tests import unixhttp
 from tests.live.client import MODERN, Client
-from tests.live.test_upgrade import SERVERS, Upgradable
+from tests.live.upgradable import SERVERS, Upgradable
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M6")]

@@ -18,7 +18,7 @@ from tests import unixhttp
 from tests.live.client import Client
 from tests.live.gateway import ROOT, fake
 from tests.live.test_notify import Attended, Systemd, systemd
-from tests.live.test_upgrade import Upgradable
+from tests.live.upgradable import Upgradable
 from tests.waiting import until
 
 __all__ = ["systemd"]

@@ -14,7 +14,7 @@ from tests.live import processes
 from tests.live.client import MODERN, Client
 from tests.live.gateway import SERVER, Gateway, fake
 from tests.live.load import Callers
-from tests.live.test_upgrade import NEXT, Upgradable
+from tests.live.upgradable import NEXT, Upgradable
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(180), pytest.mark.promise("M124")]
