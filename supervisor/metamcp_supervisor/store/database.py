@@ -37,7 +37,10 @@ FOLDER_MODE = 0o700
 Steps = tuple[tuple[str, ...], ...]
 """SQL statements that bring the tables from each version to the next."""
 
-#: Existing steps are never changed; new steps are added behind them.
+#: Existing steps are never changed; new steps are added behind them. A step after which programs
+#: of an earlier version can still read and change the tables says so: the first of these creates
+#: the table `min_reader` with one row, whose `version` is the lowest such version; any later step
+#: that they cannot use raises it.
 STEPS: Steps = (
     (
         "CREATE TABLE toolset (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",
@@ -283,12 +286,22 @@ def read_only(path: Path) -> "sqlite3.Connection":
 
 def version_of(database: "sqlite3.Connection", newest: int = len(STEPS)) -> int:
     """Return the version of the tables; 0 without tables. Raises sqlite3.Error, also for a version
-    newer than `newest`."""
+    newer than `newest` whose tables cannot be used by a program of version `newest`."""
     ((version,),) = database.execute("PRAGMA user_version")
-    if version > newest:
+    if version > newest and _min_reader(database, version) > newest:
         supported = f"this program knows versions up to {newest}"
         raise _wrong(f"it is of version {version}, and {supported}")
     return int(version)
+
+
+def _min_reader(database: "sqlite3.Connection", version: int) -> int:
+    """Return the lowest version of programs that can use tables of this version. Raises
+    sqlite3.Error."""
+    table = "SELECT count(*) FROM sqlite_master WHERE name = 'min_reader'"
+    if database.execute(table).fetchone() == (0,):
+        return version
+    ((lowest,),) = database.execute("SELECT version FROM min_reader")
+    return int(lowest)
 
 
 def _wrong(message: str) -> "sqlite3.Error":

@@ -164,6 +164,25 @@ async def test_the_tables_of_the_older_version_stay_in_a_file_of_their_own(tmp_p
     assert await read(tmp_path) == DisclosureState(((ME, EQUIPPED),), (DEV,))
 
 
+async def test_an_earlier_program_uses_newer_tables_that_say_it_can(tmp_path: Path) -> None:
+    number = len(STEPS)
+    usable = (
+        "CREATE TABLE min_reader (version INTEGER)",
+        f"INSERT INTO min_reader VALUES ({number})",
+    )
+    await written(tmp_path, PUT)
+    await read(tmp_path, steps=(*MORE, usable))
+    await written(tmp_path, Delta(((ANN, EQUIPPED),)))
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (number + 2,)
+    later = (*MORE, usable, (f"UPDATE min_reader SET version = {number + 3}",))
+    assert await read(tmp_path, steps=later) == DisclosureState(
+        ((ANN, EQUIPPED), (ME, EQUIPPED)), (DEV,)
+    )
+    with pytest.raises(StoreError, match=f"it is of version {number + 3}, and this program knows"):
+        await read(tmp_path)
+
+
 async def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> None:
     await written(tmp_path, PUT)
     with pytest.raises(StoreError, match="no such table: nowhere"):
