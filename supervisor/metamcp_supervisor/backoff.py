@@ -13,7 +13,8 @@ must not push the other entries of a night out of the journal.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DELAY_S_FLOOR = 0.1
 DELAY_S_FIRST = 0.25
@@ -56,8 +57,7 @@ _DOUBLINGS_MAX = 16
 """Maximum of doublings, beyond every limit above; keeps 2**k a small number."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartLimits:
+class RestartLimits(Struct, frozen=True):
     """Limits for the restarts of one server. More unstable starts than `restarts_max` within
     `window_s` open its circuit; `delay_s_max`: seconds of jitter at most."""
 

@@ -1,9 +1,10 @@
 """Configurations for tests: values made in one line, and files loaded from a folder."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import (
     Config,

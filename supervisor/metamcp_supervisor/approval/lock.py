@@ -50,11 +50,10 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from metamcp_supervisor.config import formats, naming
 from metamcp_supervisor.config.config import ConfigInvalid, Problem, Server
@@ -219,8 +218,7 @@ TOOLS_MAX = 100_000
 _CONFLICT = ("<<<<<<<", "=======", ">>>>>>>")
 
 
-@dataclass(frozen=True, slots=True)
-class LockedTool:
+class LockedTool(Struct, frozen=True):
     """Approved tool. `definition`: the members that count (MEMBERS), without the name, as
     values."""
 
@@ -228,21 +226,19 @@ class LockedTool:
     definition: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class LockedServer:
+class LockedServer(Struct, frozen=True):
     """Approved tools of a server. `name`, `version`: given by the server itself when its tools were
     approved, only for people to read."""
 
     name: str = ""
     version: str = ""
-    tools: Mapping[str, LockedTool] = field(default_factory=dict[str, LockedTool])
+    tools: Mapping[str, LockedTool] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(Struct, frozen=True):
     """Content of the file. `servers`: by their names in the configuration."""
 
-    servers: Mapping[str, LockedServer] = field(default_factory=dict[str, LockedServer])
+    servers: Mapping[str, LockedServer] = {}
 
 
 def definitions(servers: Iterable[Server]) -> dict[str, str]:

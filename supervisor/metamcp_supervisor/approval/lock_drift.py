@@ -19,7 +19,6 @@ would add one. A tool that is gone is reported and has no other effect.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Raw, Struct, structs
@@ -49,8 +48,7 @@ Change = Literal["same", "changed", "added", "removed", "unreadable"]
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantinedTool:
+class QuarantinedTool(Struct, frozen=True):
     """Tool that clients neither see nor call. `reason`: a sentence for the caller."""
 
     server: str
@@ -58,8 +56,7 @@ class QuarantinedTool:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDrift:
+class ToolDrift(Struct, frozen=True):
     """Difference of a tool. `old`: as approved, None if the tool is new; `new`: as offered, None if
     the tool is gone or cannot be read; `comparison`: of both, where there are both."""
 

@@ -16,10 +16,10 @@ A process for a single client (`process_names`) is judged by the entry of its se
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from msgspec import Raw
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.approval import lock_drift
 from metamcp_supervisor.approval.lock import Lock, LockedServer, fingerprint, folded_server
@@ -37,8 +37,7 @@ Known = Mapping[bytes, QuarantinedTool | None]
 """Judged definitions by the digest of their bytes: why one is kept back, None if it passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineDecision:
+class QuarantineDecision(Struct, frozen=True):
     """Result of judging the catalogue of a server. `kept`: tools to keep back; `first`: definitions
     to remember of a server that was never seen before and is not approved; `known`: the judged
     definitions; `edition`: of the files that the catalogue was compared with."""
@@ -47,12 +46,11 @@ class QuarantineDecision:
     drifts: tuple[ToolDrift, ...] = ()
     kept: frozenset[QuarantinedTool] = frozenset()
     first: LockedServer | None = None
-    known: Known = field(default_factory=dict[bytes, QuarantinedTool | None])
+    known: Known = {}
     edition: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineEffects:
+class QuarantineEffects(Struct, frozen=True):
     """Effects of a decision. `sentence`: for the journal, empty if it is not new; `fronts`: whether
     the fronts must be notified; `seen`: lock to write to disk, None if it did not change."""
 
@@ -61,8 +59,7 @@ class QuarantineEffects:
     seen: Lock | None = None
 
 
-@dataclass(slots=True)
-class QuarantineState:
+class QuarantineState(Struct):
     """State of the quarantine. `seen`: definitions of servers when they were first seen, None if
     they cannot be read: then a server with `enforce` and without an approval is not trusted at
     first sight. `lock`, `pinnings`: from the files; a server without an entry in `pinnings` is not
@@ -71,11 +68,11 @@ class QuarantineState:
 
     seen: Lock | None
     lock: Lock | None = None
-    pinnings: Mapping[str, Pinning | None] = field(default_factory=dict[str, Pinning | None])
-    definitions: Mapping[str, str] = field(default_factory=dict[str, str])
+    pinnings: Mapping[str, Pinning | None] = {}
+    definitions: Mapping[str, str] = {}
     edition: int = 0
-    _last: dict[str, QuarantineDecision] = field(default_factory=dict[str, QuarantineDecision])
-    _told: dict[str, str] = field(default_factory=dict[str, str])
+    _last: dict[str, QuarantineDecision] = {}
+    _told: dict[str, str] = {}
 
     def adopt(
         self,

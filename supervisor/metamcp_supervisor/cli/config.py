@@ -11,13 +11,13 @@ which the package carries; `config.json_schema`).
 import os
 import re
 from collections.abc import Iterator, Sized
-from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.ctl import RELOAD_S, json_option, show_plan

@@ -8,11 +8,12 @@ bytes (`client_files.disk`), what a configuration means (`sources`).
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import CommandRefused
@@ -33,8 +34,7 @@ dry_run_option = click.option(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True):
     """Configuration in use, already read. `kept`: the place of its servers in it; `found`: whether
     the file was only found in this folder, and not named by the user; `runtime_dir`: that of its
     gateway, None for the gateway of this folder."""

@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.connect import check_credentials
@@ -31,8 +32,7 @@ from metamcp_supervisor.verbs import Exit, GatewayStatus
 from metamcp_worker.ipc import codec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallOptions:
+class InstallOptions(Struct, frozen=True, kw_only=True):
     """Options of `install` and `snippet`. `key_env`, `key_file`, `ca`: for a protected endpoint.
     `url`: URL from the user; `http`: find the URL of the endpoint; `start`: None if the user did
     not say; `exposure`, `naming`, `builtins`: of a gateway that the command starts."""
@@ -114,8 +114,7 @@ def find_client(name: str) -> ClientProgram:
     return CLIENTS[name]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetGateway:
+class TargetGateway(Struct, frozen=True):
     """Gateway that an entry leads to. `config`: its main file; `url`: of the default endpoint;
     `endpoints`: URL of each endpoint by name."""
 
@@ -151,6 +150,7 @@ def _goal_of_config(wish: InstallOptions) -> TargetGateway | None:
     if places.find(wish.config, environ=os.environ, cwd=Path.cwd(), home=home) is None:
         return None
     from metamcp_supervisor.cli.up import CommandLineConfig, ask
+    from metamcp_supervisor.config.config import Address
     from metamcp_supervisor.servers.specs import reachable
     from metamcp_supervisor.servers.status import url, urls
 
@@ -159,7 +159,7 @@ def _goal_of_config(wish: InstallOptions) -> TargetGateway | None:
     config, gateway = read.config, read.config.gateway
     listen = reachable(gateway.listen)
     if port := places.client_port(gateway):
-        listen = replace(listen, port=port)
+        listen = Address(listen.host, port)
     return TargetGateway(
         config.files[0], str(gateway.runtime_dir), url(config, listen), urls(config, listen)
     )

@@ -10,12 +10,12 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TypeVar
 
 import click
+from msgspec import Struct
 
 from metamcp_supervisor.cli import destination
 from metamcp_supervisor.cli.destination import InstallOptions
@@ -133,8 +133,7 @@ def _with_entry_options(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(Struct, frozen=True):
     """File of a client, already read. `others`: other files of the client that exist; `found`: its
     entries that are tables; `taken`: names of all entries."""
 

@@ -6,12 +6,12 @@ drifted (`approval.lock_drift`), finding what the servers offer (`offers`).
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
 
 import click
 from msgspec import Raw, structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.approval import lock_drift, lock_io
 from metamcp_supervisor.approval.lock import Lock, LockedServer, LockedTool

@@ -8,12 +8,12 @@ the file (`config_file`), its other tables (`settings`).
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.cli import errors, offers

@@ -12,11 +12,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from metamcp_supervisor.cli import errors
 from metamcp_supervisor.cli.errors import CommandRefused
@@ -44,8 +44,7 @@ _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user")))
 """Folders that ProtectHome=yes hides from the service."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitPlace:
+class UnitPlace(Struct, frozen=True):
     """Place of units. `folder`: folder of the files; `user`: whether they are units of this user,
     not of the machine."""
 

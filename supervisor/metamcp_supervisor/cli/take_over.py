@@ -11,10 +11,11 @@ The files of the client are written last, after its servers were started once be
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.cli import destination, errors, tools
 from metamcp_supervisor.cli.destination import InstallOptions
@@ -66,8 +67,7 @@ _ENDPOINTS = FileFormat("codex", "toml", ("endpoints",))
 _SCOPES: tuple[Scope, ...] = ("project", "user")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTable:
+class ClientTable(Struct, frozen=True):
     """Table of servers in a file of the client. `shared`: other people use the file too; `target`:
     the metamcp.toml that gets the servers; `entries`: all of the table; `servers`: those that can
     be taken, by the name of their entry."""

@@ -12,12 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from metamcp_supervisor import VERSION, runtime
 from metamcp_supervisor.cli.output import LogOutput

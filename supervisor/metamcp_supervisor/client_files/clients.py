@@ -8,10 +8,11 @@ for each client, with a link to its documentation.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from metamcp_supervisor.config import client_entries
 from metamcp_supervisor.config.client_shapes import UNKNOWN_CLIENT
@@ -38,8 +39,7 @@ class FileUnfit(Exception):
     """A file that is valid but is not edited. The text follows the file's name in a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
+class FileFormat(Struct, frozen=True):
     """How a file keeps servers. `place`: keys down to the table or list of servers; `new`: text at
     the beginning of a file that we create."""
 
@@ -49,8 +49,7 @@ class FileFormat:
     new: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientProgram:
+class ClientProgram(Struct, frozen=True, kw_only=True):
     """MCP client. `linux`, `darwin`: the user's own files, the preferred one first; `~` is the home
     directory, `$CONFIG` is XDG_CONFIG_HOME or ~/.config; a path with another variable is the only
     candidate when the variable is set. `project`: file in the folder of a project. `verb`,

@@ -8,8 +8,10 @@ Owns: which files exist, bytes and modes, links, backups and their number. Never
 import os
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.client_files import clients
 from metamcp_supervisor.client_files.clients import CLIENTS, ClientProgram, Platform, Scope
@@ -40,8 +42,7 @@ class FileChanged(Exception):
     """Another program has written to the file since it was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """Content of a file. `data`: its bytes, None if the file does not exist; `text`: the decoded
     bytes, without a byte order mark."""
 
@@ -118,8 +119,7 @@ PLATFORM: Platform = "darwin" if sys.platform == "darwin" else "linux"
 _SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFile:
+class ClientFile(Struct, frozen=True):
     """File of a client, with the servers in it that are not this gateway. `base`: folder in which
     they start, empty for a file of no folder; `why`: why the file cannot be read, else empty;
     `lost`: what is not carried over; `mistakes`: of servers that are left out; `renamed`: servers

@@ -9,8 +9,10 @@ does not get the value at all.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.client_files import clients, texts, transfer
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit, Shape
@@ -27,8 +29,7 @@ _GAP = "\0"
 """Character in the place of a reference; no value has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FormatFeatures:
+class _FormatFeatures(Struct, frozen=True):
     """Things that a form of file can hold. `reference`: a reference to the variable NAME;
     `default`: the same with the default VALUE; `listed`: key of the variables that are passed on by
     name; `cwd`: whether a server can have a folder; `enabled`: key that says whether it runs;
@@ -40,9 +41,9 @@ class _FormatFeatures:
     listed: str = ""
     cwd: bool = False
     enabled: Literal["", "enabled", "disabled"] = ""
-    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    kinds: Mapping[str, str] = {}
     env: str = "env"
-    limits: Mapping[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+    limits: Mapping[str, tuple[str, float]] = {}
     allowed: str = ""
     refused: str = ""
 
@@ -82,8 +83,7 @@ _HOLDS: Mapping[Shape, _FormatFeatures] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ExportResult:
+class ExportResult(Struct, frozen=True):
     """Result of an export. `names`: servers in `text`; `told`: sentences for the user."""
 
     text: str

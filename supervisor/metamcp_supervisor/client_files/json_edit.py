@@ -10,7 +10,8 @@ decodes the result of each edit and refuses an edit with any other effect.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metamcp_supervisor.client_files.clients import FileUnfit
 from metamcp_supervisor.config import formats
@@ -30,8 +31,7 @@ _INLINE_CHARACTERS_MAX = 80
 """Maximum characters of a list on one line; a longer list gets a line for each item."""
 
 
-@dataclass(slots=True)
-class _Member:
+class _Member(Struct):
     """Member of an object, as offsets in the text. `gap`: end of the last token before the key;
     `key`: start of the key; `start`, `end`: of the value; `comma`: the comma after it, -1 for
     none."""
@@ -44,8 +44,7 @@ class _Member:
     comma: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """Object: the offsets of its braces, and the members between them."""
 
     open: int

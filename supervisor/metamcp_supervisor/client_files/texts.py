@@ -9,7 +9,9 @@ positions (`json_edit`, `toml_edit`, `yaml_edit`), files.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.client_files import json_edit, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
@@ -185,8 +187,7 @@ def _others(value: object, location: Sequence[str], name: str) -> object:
 Entries = Mapping[str, Mapping[str, object]]
 
 
-@dataclass(frozen=True, slots=True)
-class TakenServers:
+class TakenServers(Struct, frozen=True):
     """Entries that were taken out of one table of a client's file, by name. `kept`: that table;
     `name`: of our entry in it."""
 

@@ -10,12 +10,14 @@ names a folder for them.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from metamcp_supervisor.client_files import texts, toml_edit
 from metamcp_supervisor.client_files.clients import FileFormat, FileUnfit
 from metamcp_supervisor.config import formats, references, show
-from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.config.config import PrivateStruct, Server
 from metamcp_supervisor.config.document import list_of, shorten, table_of
 from metamcp_supervisor.config.program import start_timeout_s
 from metamcp_worker.ipc.process_names import DEFAULT, workspace_of
@@ -35,8 +37,7 @@ class CannotHold(Exception):
     """A server has no place in a file; the text ends a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportSource:
+class ImportSource(Struct, frozen=True):
     """File to import from. `path`: for messages; `folders`: in which a server starts without a word
     about it."""
 
@@ -45,30 +46,32 @@ class ImportSource:
     folders: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ImportResult:
+class ImportResult(PrivateStruct, frozen=True):
     """Result of an import. `text`: metamcp.toml with the servers; `names`: the added servers;
     `same`: servers that it had already; `told`: sentences for the user; `secrets`: the values in
     the folder of secrets, by name."""
+
+    HIDDEN = frozenset({"secrets"})
 
     text: str
     names: tuple[str, ...]
     told: tuple[str, ...]
     same: tuple[str, ...] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    secrets: Mapping[str, str] = {}
 
 
-@dataclass(slots=True)
-class TransferState:
+class TransferState(PrivateStruct, frozen=True):
     """State of an import or an export. `path`: the file that has the secrets; `who`: the program
     that starts the servers; `folder`: where each secret gets a file, empty if it gets none;
     `variables`: the variables, or names of files, that stand for secrets, with the secrets."""
+
+    HIDDEN = frozenset({"variables"})
 
     path: str = ""
     who: str = "the gateway"
     folder: str = ""
     told: list[str] = field(default_factory=list[str])
-    variables: dict[str, str] = field(default_factory=dict[str, str], repr=False)
+    variables: dict[str, str] = field(default_factory=dict[str, str])
 
     def secret(self, server: str, variable: str, value: str, subject: str) -> str:
         """Return a reference that takes the place of a secret, and note a sentence about it."""
@@ -115,8 +118,8 @@ def import_sources(
                     " that name; rename one"
                 )
             else:
-                moving.told += attempt.told
-                moving.variables = attempt.variables
+                moving.told.extend(attempt.told)
+                moving.variables.update(attempt.variables)
                 tables[name], from_where[name] = table, source.path
     for name, table in tables.items():
         text = texts.put(OWN, text, name, table)

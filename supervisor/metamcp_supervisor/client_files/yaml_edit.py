@@ -12,9 +12,9 @@ import io
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import Struct
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
@@ -43,8 +43,7 @@ class _Node(Protocol):
     flow_style: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """Section of a file. `start`: of the line with its key; `key`: end of the key; `value`: offsets
     of a value that is empty; `items`: name, start and end of each; `indent`: of the items."""
 

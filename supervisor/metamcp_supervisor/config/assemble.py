@@ -5,8 +5,10 @@ that two servers would have. Never: reading single files (`parse`, `foreign_file
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import network, sections, units, workspaces
@@ -89,8 +91,7 @@ def circles(wants: Mapping[str, tuple[str, ...]]) -> list[tuple[str, ...]]:
     return groups
 
 
-@dataclass(frozen=True, slots=True)
-class _ExposedName:
+class _ExposedName(Struct, frozen=True):
     """Name or alias of a tool, and its place in a file."""
 
     name: str

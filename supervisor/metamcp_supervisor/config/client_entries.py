@@ -8,9 +8,10 @@ Never: where a file keeps its servers (`client_shapes`), what a value of metamcp
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PureWindowsPath
+
+from msgspec import Struct
 
 from metamcp_supervisor.config.client_shapes import (
     ADDRESSES,
@@ -82,20 +83,19 @@ _FOLDER = "workspaceFolder"
 _NOTHING: Mapping[str, str] = {}
 
 
-@dataclass(slots=True)
-class ClientEntry:
+class ClientEntry(Struct):
     """Entry of a client in the words of metamcp.toml. `values`: may still have wrong types;
     `renamed`: the client's own place of a key; `oauth_keys`: its names for id, secret and metadata;
     `kind`: of a remote server, as written, else empty; `lost`: what is not carried over, by its
     place below the entry; `faults`: why it cannot run here; `left_out`: why a gateway cannot have
     it; `env_file`: file with variables."""
 
-    values: dict[str, object] = field(default_factory=dict[str, object])
-    renamed: dict[str, Place] = field(default_factory=dict[str, Place])
+    values: dict[str, object] = {}
+    renamed: dict[str, Place] = {}
     oauth_keys: tuple[str, str, str] = ("clientId", "clientSecret", "clientMetadataUrl")
     kind: str = ""
-    lost: list[tuple[Place, str]] = field(default_factory=list[tuple[Place, str]])
-    faults: list[tuple[Place, str]] = field(default_factory=list[tuple[Place, str]])
+    lost: list[tuple[Place, str]] = []
+    faults: list[tuple[Place, str]] = []
     left_out: str = ""
     env_file: str = ""
 

@@ -6,14 +6,15 @@ rest of the file says of them. Never: keys of an entry (`client_entries`), readi
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.document import Place, list_of, table_of
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFacts:
+class ClientFacts(Struct, frozen=True):
     """Facts about the files of a client. `paths`: ends of their usual paths; `marks`: keys that
     only entries of this client have, all keys of a set; `timeout`: the key of metamcp.toml for
     `timeout` of an entry, and the seconds of one unit; None: not documented; `dollars`: whether
@@ -91,8 +92,7 @@ ADDRESSES = ("httpUrl", "url", "serverUrl", "uri", "baseUrl")
 """Keys for the URL of a server."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPlace:
+class EntryPlace(Struct, frozen=True):
     """Entry of a server in a file. `place`: keys down to it; `name`: its key, None in a list;
     `folder`: of the project that it belongs to, empty for that of the file."""
 

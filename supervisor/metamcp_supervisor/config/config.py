@@ -5,9 +5,9 @@ Owns: the values, their defaults and units. Never: reading files (`sources`), fi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -60,9 +60,33 @@ TENANT_IDLE_STOP_S = 300.0
 project; shorter, because each costs as much as its server and there may be many."""
 
 
+class PrivateStruct(Struct, frozen=True):
+    """Struct whose text leaves out the members HIDDEN, as they may have secrets, and whose equality
+    ignores the members UNCOMPARED, as they say how or where a value is written."""
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset()
+    UNCOMPARED: ClassVar[frozenset[str]] = frozenset()
+
+    def __repr__(self) -> str:
+        names = (name for name in self.__struct_fields__ if name not in self.HIDDEN)
+        members = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__name__}({members})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._compared_values() == other._compared_values()
+
+    def __hash__(self) -> int:
+        return hash(self._compared_values())
+
+    def _compared_values(self) -> tuple[object, ...]:
+        names = self.__struct_fields__
+        return tuple(getattr(self, name) for name in names if name not in self.UNCOMPARED)
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a listener. `host`: an IP address or name, without brackets."""
+    """Address of a listener. `host`: an IP address or name, without brackets. No Struct, because a
+    union with another Struct could not be decoded in an upgrade."""
 
     host: str
     port: int
@@ -84,8 +108,7 @@ class UnixAddress(Struct, frozen=True, array_like=True):
 AnyAddress = Address | UnixAddress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class Tls(Struct, frozen=True, kw_only=True):
     """TLS for clients: files in PEM, or `local`: the gateway makes and renews them."""
 
     cert: Path
@@ -94,8 +117,7 @@ class Tls:
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig:
+class GatewayConfig(Struct, frozen=True, kw_only=True):
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
     health_listen: Address | None = None
@@ -117,17 +139,15 @@ class GatewayConfig:
     """Keys of ports that no setting chose: if such a port is in use, the gateway takes another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class Log(Struct, frozen=True, kw_only=True):
     """Settings for the log of the gateway's own processes. `levels`: by room or library."""
 
     format: Form = "auto"
     level: str = "info"
-    levels: Mapping[str, str] = field(default_factory=dict[str, str])
+    levels: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingConfig:
+class RecordingConfig(Struct, frozen=True, kw_only=True):
     """Settings for the recording of finished calls; a server may set `calls` itself. `file_max`:
     bytes of a file; `body_max`: bytes of the arguments, and of the result, of a call."""
 
@@ -137,8 +157,7 @@ class RecordingConfig:
     body_max: int = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditConfig:
+class AuditConfig(Struct, frozen=True, kw_only=True):
     """Settings for the audit. `level`: `off` without the table `[audit]`. `durability`: what a
     record survives; `required`: whether calls are refused while records cannot be written."""
 
@@ -148,8 +167,7 @@ class AuditConfig:
     retention_s: float = 90 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsentConfig:
+class ConsentConfig(Struct, frozen=True, kw_only=True):
     """Table `[consent]`; as of `spec.ConsentSpec`."""
 
     rules: tuple[ConsentRule, ...] = ()
@@ -158,8 +176,7 @@ class ConsentConfig:
     use_annotations: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeConfig:
+class CodeConfig(Struct, frozen=True, kw_only=True):
     """Settings for code mode. `enabled`: there is a table `[code]`; `limits`: of a run, where an
     endpoint has none of its own; `runs_max`: runs at once, 0 for as many as processors; `warm`:
     sandboxes that wait for runs, `idle_s` at most without a run."""
@@ -173,8 +190,7 @@ class CodeConfig:
     confinement: Confinement = "prefer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MiddlewareConfig:
+class MiddlewareConfig(Struct, frozen=True, kw_only=True):
     """Table `[[middleware]]`. `uses`: name of the entry point; `match`: patterns `SERVER/NAME`;
     `order`: smaller ones are outside; `memory_bytes`: of its data; `options`: as JSON."""
 
@@ -188,38 +204,36 @@ class MiddlewareConfig:
     options: str = "{}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowFiles:
+class WorkflowFiles(Struct, frozen=True, kw_only=True):
     """Workflows, and rules of suggestions. `paths`: of workflows as written, by workspace;
     `rule_paths`, `rules_shipped`: the table `[suggestions]`; `definitions`: each as JSON, by
     workspace and name; `rules`: each as JSON, those of the user first; `files`: files and folders
     that were looked at."""
 
-    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    paths: Mapping[str, tuple[str, ...]] = {}
     rule_paths: tuple[str, ...] = ()
     rules_shipped: bool = False
-    definitions: Mapping[str, Mapping[str, bytes]] = field(
-        default_factory=dict[str, Mapping[str, bytes]]
-    )
+    definitions: Mapping[str, Mapping[str, bytes]] = {}
     rules: tuple[bytes, ...] = ()
     files: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelService:
+class ModelService(PrivateStruct, frozen=True, kw_only=True):
     """Model at a `url`. `key`: a bearer token; `key` and `url` may be secret; `…_written`: as
     written in the file; `referred`: values of the references to secrets in it."""
 
-    url: str = field(default="", repr=False)
+    UNCOMPARED = frozenset({"url_written", "key_written", "referred"})
+    HIDDEN = UNCOMPARED | {"url", "key"}
+
+    url: str = ""
     model: str = ""
-    key: str = field(default="", repr=False)
-    url_written: str = field(default="", compare=False, repr=False)
-    key_written: str = field(default="", compare=False, repr=False)
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    key: str = ""
+    url_written: str = ""
+    key_written: str = ""
+    referred: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AiConfig(ModelService):
+class AiConfig(ModelService, frozen=True, kw_only=True):
     """Table `[ai]`: the model of the engine, and limits of one agent. `cost_max`: in the currency
     of the prices, 0 for none; prices: for a million tokens; `consent`: as of
     `engine_runs.HostAsk`."""
@@ -235,8 +249,7 @@ class AiConfig(ModelService):
     consent: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
+class MetricsConfig(Struct, frozen=True, kw_only=True):
     """Settings for metrics. `per_tool`: durations of calls for each single tool; `series_max`:
     maximum number of series on a page."""
 
@@ -244,25 +257,24 @@ class MetricsConfig:
     series_max: int = 50_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracesConfig:
+class TracesConfig(PrivateStruct, frozen=True, kw_only=True):
     """Settings for spans of calls. `endpoint`: URL of the collector, empty: no traces; `headers`:
     sent with spans; both may hold secrets. `sample`: share of calls that are traced if the client
     does not trace. `…_written`: as written in the file; `referred`: values of the references to
     secrets in it."""
 
-    endpoint: str = field(default="", repr=False)
+    UNCOMPARED = frozenset({"endpoint_written", "headers_written", "referred"})
+    HIDDEN = UNCOMPARED | {"endpoint", "headers"}
+
+    endpoint: str = ""
     sample: float = 0.1
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    endpoint_written: str = field(default="", compare=False, repr=False)
-    headers_written: Mapping[str, str] = field(
-        default_factory=dict[str, str], compare=False, repr=False
-    )
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    headers: Mapping[str, str] = {}
+    endpoint_written: str = ""
+    headers_written: Mapping[str, str] = {}
+    referred: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolConfig:
+class ToolConfig(Struct, frozen=True, kw_only=True):
     """Settings of a tool; None: not set. `name`: the exposed name, in place of the name by the
     rule; `aliases`: further names; `hidden`: in no list, but clients can call the tool. `fixed`,
     `defaults`: arguments and their values, as JSON text."""
@@ -273,16 +285,15 @@ class ToolConfig:
     aliases: tuple[str, ...] | None = None
     title: str | None = None
     description: str | None = None
-    fixed: Mapping[str, str] = field(default_factory=dict[str, str])
-    defaults: Mapping[str, str] = field(default_factory=dict[str, str])
+    fixed: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = {}
 
 
 Tools = Mapping[str, Mapping[str, ToolConfig]]
 """Settings of tools by server, and by the server's own name of the tool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(PrivateStruct, frozen=True, kw_only=True):
     """Configured MCP server. Exactly one of `command`, `module` and `url` is set, or none of them
     and `transport` names a transport that an installed package brings.
 
@@ -292,36 +303,36 @@ class Server:
     resolved; people are shown these values, and a confirmation is for these values.
     """
 
+    UNCOMPARED = frozenset({
+        "command_written", "env_written", "url_written", "headers_written", "oauth_written",
+        "options_written", "referred", "folder",
+    })  # fmt: skip
+    HIDDEN = UNCOMPARED | {"env", "url", "headers", "options"}
+
     name: str
     source: str
     command: tuple[str, ...] = ()
     module: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env: Mapping[str, str] = {}
     inherit_env: tuple[str, ...] = environment.DEFAULT
     cwd: Path | None = None
-    url: str | None = field(default=None, repr=False)
+    url: str | None = None
     transport: str = "auto"
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    headers: Mapping[str, str] = {}
     oauth: OAuth | None = None
-    options: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    command_written: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    env_written: Mapping[str, str] = field(
-        default_factory=dict[str, str], compare=False, repr=False
-    )
-    url_written: str | None = field(default=None, compare=False, repr=False)
-    headers_written: Mapping[str, str] = field(
-        default_factory=dict[str, str], compare=False, repr=False
-    )
-    oauth_written: OAuth | None = field(default=None, compare=False, repr=False)
-    options_written: Mapping[str, str] = field(
-        default_factory=dict[str, str], compare=False, repr=False
-    )
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    options: Mapping[str, str] = {}
+    command_written: tuple[str, ...] = ()
+    env_written: Mapping[str, str] = {}
+    url_written: str | None = None
+    headers_written: Mapping[str, str] = {}
+    oauth_written: OAuth | None = None
+    options_written: Mapping[str, str] = {}
+    referred: tuple[str, ...] = ()
     """Values of the references to secrets in it."""
     mistake: str = ""
     """Error in the server's table that keeps the server from starting; then only `enabled` and
     `required` are known besides."""
-    folder: str = field(default="", compare=False)
+    folder: str = ""
     """Folder of the file that names the server."""
     enabled: bool = True
     start: Start = "eager"
@@ -343,7 +354,7 @@ class Server:
     """Recording of this server's calls; None: as set in `[recording]`."""
     pinning: Pinning | None = None
     """Effect of drift; None: `enforce` if `metamcp.lock` has the server, else `record`."""
-    tools: Mapping[str, ToolConfig] = field(default_factory=dict[str, ToolConfig])
+    tools: Mapping[str, ToolConfig] = {}
     restart: Restart = "on-failure"
     restarts_max: int = 8
     restart_window_s: float = 120.0
@@ -398,19 +409,17 @@ class Server:
         return LAZY_IDLE_STOP_S if self.idle_stop_s is None else self.idle_stop_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Namespace:
+class Namespace(Struct, frozen=True, kw_only=True):
     """Named group of servers. `description`: text for clients; `tools`: settings of single tools in
     this group."""
 
     name: str
     servers: tuple[str, ...]
     description: str = ""
-    tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
+    tools: Tools = {}
 
 
-@dataclass(frozen=True, slots=True)
-class ResultsConfig:
+class ResultsConfig(Struct, frozen=True):
     """How an endpoint keeps large results, as in `spec.ResultLimits`."""
 
     max_bytes: int = 64 * 1024
@@ -418,13 +427,14 @@ class ResultsConfig:
     total_bytes: int = 256 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(PrivateStruct, frozen=True, kw_only=True):
     """URL `/metamcp/{path}/mcp` that exposes a namespace. `path`: empty for the name of the
     endpoint; `sse`: also serve the HTTP+SSE transport of 2024-11-05; `rest`: also serve plain HTTP
     requests for single tools; `exposure`: how much is in view at first; `view_scope`: clients that
     share a view; `call_hidden`: whether tools out of view can be called by name; `tools`: settings
     of single tools at this endpoint; `limits`: of use, by all of its clients together."""
+
+    HIDDEN = UNCOMPARED = frozenset({"secret_written"})
 
     name: str
     namespace: str
@@ -441,19 +451,19 @@ class Endpoint:
     """Accepted credentials, as in `spec.EndpointSpec`; empty: none is needed."""
     oauth: IssuerSpec | None = None
     """Issuer of the tokens that are accepted, if `auth` has `oauth`."""
-    secret_written: str = field(default="", compare=False, repr=False)
+    secret_written: str = ""
     """`client_secret` of `oauth`, as written in the file."""
     keys: tuple[str, ...] = ()
     """Names or ids of the only API keys that are accepted; empty: all of the workspace."""
     url_keys: bool = False
     limits: UseLimits = UNLIMITED
-    code: Mapping[str, int] = field(default_factory=dict[str, int])
+    code: Mapping[str, int] = {}
     """Limits of code that differ from `[code]`, by fields of `CodeLimits`."""
     builtins: tuple[str, ...] = ()
     """Families of built-in tools besides those of its exposure."""
     results: ResultsConfig | None = None
     """How large results are kept; None: every result passes whole."""
-    tools: Tools = field(default_factory=dict[str, Mapping[str, ToolConfig]])
+    tools: Tools = {}
     workspace: str = process_names.DEFAULT
 
     @property
@@ -474,8 +484,7 @@ def no_origin(table: str, key: str) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(PrivateStruct, frozen=True, kw_only=True):
     """Whole configuration. Keys of the mappings are names, in the order of the files; those of
     servers and namespaces are full names (`process_names.within`).
 
@@ -486,11 +495,13 @@ class Config:
     table and key, empty for a default (`origins`).
     """
 
+    HIDDEN = UNCOMPARED = frozenset({"origin"})
+
     gateway: GatewayConfig
     servers: Mapping[str, Server]
     namespaces: Mapping[str, Namespace]
     endpoints: Mapping[str, Endpoint]
-    workspace_limits: Mapping[str, UseLimits] = field(default_factory=dict[str, UseLimits])
+    workspace_limits: Mapping[str, UseLimits] = {}
     """Limits of use by workspace, where a workspace has some."""
     log: Log = Log()
     recording: RecordingConfig = RecordingConfig()
@@ -506,22 +517,21 @@ class Config:
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     policies: tuple[PolicySpec, ...] = ()
-    tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: Mapping[str, Any] = {}
     """Records of the tables of features that are written."""
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple["Problem", ...] = ()
     programs: tuple[str, ...] = ()
     unrun: bool = False
-    origin: Callable[[str, str], str] = field(default=no_origin, compare=False, repr=False)
+    origin: Callable[[str, str], str] = no_origin
 
     def table(self, record: type[R]) -> R:
         """Return the values of a table that a feature adds."""
         return next((each for each in self.tables.values() if isinstance(each, record)), record())
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """Error in a configuration. `place`: a path into the file such as `servers.git.timeout`."""
 
     file: str

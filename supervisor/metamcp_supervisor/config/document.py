@@ -11,15 +11,17 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+from msgspec import Struct, field
 
 from metamcp_supervisor.config import units
 from metamcp_supervisor.config.config import (
     Address,
     AnyAddress,
     Endpoint,
+    PrivateStruct,
     Problem,
     Server,
     Tls,
@@ -64,8 +66,7 @@ def no_lines() -> Mapping[Place, int]:
     return {}
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigDocument:
+class ConfigDocument(Struct, frozen=True):
     """Decoded file. `label`: the file's name in messages; `base`: the directory that relative paths
     start from; `lines`: returns the line of each key, called only when a message needs it."""
 
@@ -75,14 +76,15 @@ class ConfigDocument:
     lines: Callable[[], Mapping[Place, int]] = no_lines
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
+class SourceLocation(PrivateStruct, frozen=True):
     """Place in a file that a message points to. `renamed`: the file's own place of a key below it,
     where that is another one."""
 
+    UNCOMPARED = frozenset({"renamed"})
+
     document: ConfigDocument
     place: Place = ()
-    renamed: Mapping[str, Place] = field(default_factory=dict[str, Place], compare=False)
+    renamed: Mapping[str, Place] = {}
 
     def at(self, *keys: str | int) -> "SourceLocation":
         if self.renamed and keys:
@@ -105,21 +107,20 @@ class SourceLocation:
         return f"{self.document.label}: {location}" if location else self.document.label
 
 
-@dataclass(slots=True)
-class ConfigFindings:
+class ConfigFindings(Struct):
     """All errors and warnings found so far, so that they can be reported at once. `lost`: those of
     the warnings that say what a file of another program has and is not carried over;
     `renamed`: those about servers with another name here; `fatal`: whether an error is not about
     single servers."""
 
-    problems: list[Problem] = field(default_factory=list[Problem])
-    warnings: list[str] = field(default_factory=list[str])
-    lost: list[str] = field(default_factory=list[str])
-    renamed: list[str] = field(default_factory=list[str])
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    lost: list[str] = []
+    renamed: list[str] = []
     fatal: bool = False
     _unsaid: int = 0
     _server: SourceLocation | None = None
-    _first: dict[str, Problem] = field(default_factory=dict[str, Problem])
+    _first: dict[str, Problem] = {}
     _counts: Counter[str] = field(default_factory=Counter[str])
 
     @contextlib.contextmanager
@@ -244,8 +245,7 @@ EVERY = ("*",)
 """Value of `servers` in a namespace that has every server."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayDraft:
+class GatewayDraft(Struct, frozen=True, kw_only=True):
     """Settings of `[gateway]` from a single source, with their places; None: not set there."""
 
     listen: tuple[Address, SourceLocation] | None = None
@@ -266,8 +266,7 @@ class GatewayDraft:
     drain_delay_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDraft:
+class ToolDraft(Struct, frozen=True, kw_only=True):
     """Settings of a tool at a single place. `tool`: the server's own name of it."""
 
     server: str
@@ -276,8 +275,7 @@ class ToolDraft:
     site: SourceLocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerDraft:
+class ServerDraft(Struct, frozen=True, kw_only=True):
     """Server of a file. `server`: None for a server that is left out with a warning. `written`: its
     name in the file, if that name is not valid; `name` is then the nearest valid name, or empty.
     `tools`: the settings of tools in `server`, with their places."""
@@ -289,8 +287,7 @@ class ServerDraft:
     tools: tuple[ToolDraft, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamespaceDraft:
+class NamespaceDraft(Struct, frozen=True, kw_only=True):
     """Namespace of a file. `servers`: None for all servers that no other namespace names."""
 
     name: str
@@ -300,8 +297,7 @@ class NamespaceDraft:
     tools: tuple[ToolDraft, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointDraft:
+class EndpointDraft(Struct, frozen=True, kw_only=True):
     """Endpoint of a file. `sse`, `auth`: as written, None if not set."""
 
     site: SourceLocation
@@ -311,8 +307,7 @@ class EndpointDraft:
     tools: tuple[ToolDraft, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPath:
+class NamedPath(Struct, frozen=True):
     """File or folder that a setting names. `written`: as in the file; `path`: from the root."""
 
     written: str
@@ -320,8 +315,7 @@ class NamedPath:
     site: SourceLocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceDraft:
+class WorkspaceDraft(Struct, frozen=True, kw_only=True):
     """Workspace of a file; its servers, namespaces and endpoints are among those of the file."""
 
     name: str
@@ -330,8 +324,7 @@ class WorkspaceDraft:
     workflows: tuple["NamedPath", ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDraft:
+class ConfigDraft(Struct, frozen=True, kw_only=True):
     """Settings of a file. `tables`: records of the tables of the gateway itself, by members of
     `Config`; `workflows`: paths of files and folders; `rules`: of suggestions, None
     without the table `[suggestions]`; `shipped_rules`: whether to use those that are shipped;
@@ -340,7 +333,7 @@ class ConfigDraft:
     site: SourceLocation
     includes: tuple[tuple[str, SourceLocation], ...] = ()
     gateway: GatewayDraft = GatewayDraft()
-    tables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: Mapping[str, Any] = {}
     workflows: tuple["NamedPath", ...] = ()
     rules: tuple["NamedPath", ...] | None = None
     shipped_rules: bool = True

@@ -9,10 +9,10 @@ The files are meant for other programs too, so unknown keys are not errors.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import (
     client_entries,

@@ -6,15 +6,15 @@ Never: importing an optional library, loading a transport (the worker does).
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+
+from msgspec import Struct
 
 from metamcp_worker.ipc.records import ROOMS
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(Struct, frozen=True):
     """Optional part of the installation. `name`: the extra of the package; `what`: words for what
     cannot be done without it; `modules`: names of its modules to import."""
 

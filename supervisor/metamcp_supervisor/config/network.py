@@ -6,11 +6,11 @@ whose tokens and which API keys an endpoint accepts. Never: certificates themsel
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import sections, units
 from metamcp_supervisor.config.config import Address, AnyAddress, Endpoint, GatewayConfig, Tls

@@ -6,8 +6,10 @@ an override when its time is over (`control.set_signal`).
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Log, Server
@@ -80,8 +82,7 @@ SETTINGS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """Setting of a server, or of GATEWAY, for a time. `value`: as in the configuration; `text`: as
     a user writes it; `ends`: time of its end, in seconds of the gateway's own clock."""
 
@@ -92,8 +93,7 @@ class Override:
     ends: float
 
 
-@dataclass(frozen=True, slots=True)
-class TimedOverrides:
+class TimedOverrides(Struct, frozen=True):
     """All overrides in force, as a frozen value: methods that change them return a new one."""
 
     all: tuple[Override, ...] = ()
@@ -161,7 +161,7 @@ class TimedOverrides:
         for each in self.all:
             if each.server in servers:
                 server = servers[each.server]
-                servers[each.server] = replace(server, **{_field(each.key): each.value})  # type: ignore[arg-type] # fields by name
+                servers[each.server] = replace(server, **{_field(each.key): each.value})
         own = {each.key: each.text for each in self.of(GATEWAY)}
         log = read_level(config.log, own) if own else config.log
         return replace(config, servers=servers, log=log)

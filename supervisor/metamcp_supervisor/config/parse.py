@@ -6,11 +6,13 @@ Owns: the reading of its tables. Never: single values (`document`), the programs
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import (
@@ -138,8 +140,7 @@ def _read_of(table: ConfigTable) -> Callable[[Table, ReferenceResolver, Path], o
     return table.read or (lambda written, *_: table.record(**written.settings()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Workspace:
+class _Workspace(Struct, frozen=True):
     draft: WorkspaceDraft
     servers: tuple[ServerDraft, ...]
     namespaces: tuple[NamespaceDraft, ...]

@@ -7,8 +7,9 @@ other settings of a server (`parse`), the places of servers in foreign files (`f
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePath
+
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.document import SourceLocation, Table, flaw, shorten

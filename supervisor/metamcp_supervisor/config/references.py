@@ -11,8 +11,11 @@ for references or syntax. `$` is an ordinary character except before `{`, where 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metamcp_supervisor.config.config import PrivateStruct
 from metamcp_supervisor.config.document import (
     ConfigFindings,
     SourceLocation,
@@ -43,8 +46,7 @@ class ResolvedLater(Exception):
     """A reference of a known kind that has no value in this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditorInput:
+class EditorInput(Struct, frozen=True):
     """Value that an editor would ask its user for (VS Code: `inputs`)."""
 
     description: str = ""
@@ -78,8 +80,7 @@ def not_enabled(kind: str, argument: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class References:
+class References(PrivateStruct, frozen=True):
     """Sources of values for references. `secret`: returns the content of a file by path;
     `credential`: returns a credential from the service manager by name; `printed`: returns what a
     program prints, by kind (PROGRAMS) and text of the reference; `text_of`: returns the text of a
@@ -87,13 +88,15 @@ class References:
     `project`. `later`: whether another process resolves them, so that here only their kind
     counts."""
 
-    environ: Mapping[str, str] = field(repr=False)
+    HIDDEN = frozenset({"environ"})
+
+    environ: Mapping[str, str]
     secret: Callable[[str], str]
     credential: Callable[[str], str] = no_credentials
     printed: Callable[[str, str], str] = not_here
     text_of: Callable[[str], str] = no_files
-    inputs: Mapping[str, EditorInput] = field(default_factory=dict[str, EditorInput])
-    folders: Mapping[str, str] = field(default_factory=dict[str, str])
+    inputs: Mapping[str, EditorInput] = {}
+    folders: Mapping[str, str] = {}
     later: bool = False
 
 

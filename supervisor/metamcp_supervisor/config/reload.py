@@ -6,12 +6,12 @@ value. Never: carrying a plan out (`server_io`), reading files (`sources`).
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any, cast
 
 from msgspec import structs
+from msgspec.structs import fields, replace
 
 from metamcp_supervisor.config.config import (
     Config,

@@ -8,7 +8,6 @@ that follow from a command itself (`confinement.rules` of the worker).
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from posixpath import basename, normpath
 from typing import NamedTuple, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import HOST, Network, Server
 from metamcp_supervisor.config.document import Table, list_of, shorten, table_of

@@ -9,11 +9,11 @@ remote server. Never: single values (`units`, `document.Table`), the program of 
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import naming, program, sandboxes, units
 from metamcp_supervisor.config.config import (

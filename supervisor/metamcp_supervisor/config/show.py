@@ -7,11 +7,11 @@ reading files.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cache
 from typing import Any, Literal
 
 from msgspec import structs
+from msgspec.structs import fields
 
 from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import (

@@ -9,13 +9,13 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import (
     environment,
@@ -122,8 +122,7 @@ def load(
     return read()
 
 
-@dataclass(frozen=True, slots=True)
-class _CommandOptions:
+class _CommandOptions(Struct, frozen=True):
     """Settings from outside of files; see `load`."""
 
     flags: Mapping[str, str]
@@ -333,8 +332,7 @@ def _value(key: str, text: str) -> object:
     return text == "true" if kind == "boolean" and text in ("true", "false") else text
 
 
-@dataclass(slots=True)
-class _ConfigReader:
+class _ConfigReader(Struct):
     """Files that were read so far, the main file first, each of them once."""
 
     environ: Mapping[str, str]
@@ -344,9 +342,9 @@ class _ConfigReader:
     printed: PrintedValues
     texts: Callable[[Path], tuple[str, str]]
     workflows: Callable[[tuple[str, ...]], LoadedFiles | str]
-    drafts: list[ConfigDraft] = field(default_factory=list[ConfigDraft])
-    files: list[Path] = field(default_factory=list[Path])
-    _seen: set[str] = field(default_factory=set[str])
+    drafts: list[ConfigDraft] = []
+    files: list[Path] = []
+    _seen: set[str] = set()
 
     def file(self, path: Path, chain: tuple[str, ...], by: SourceLocation | None = None) -> None:
         """Read `path` and the files that it includes. `chain`: the files that lead to this one;

@@ -6,7 +6,6 @@ the keys of the core (`options`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any, Literal
@@ -31,8 +30,7 @@ OWN = ""
 """For `member`: a function of its table reads and shows the setting."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """Key of metamcp.toml. `default`: as a user writes it, empty without a default; `choices`: the
     allowed values of a choice.
 

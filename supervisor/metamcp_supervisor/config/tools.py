@@ -10,9 +10,10 @@ and `defaults` argument by argument.
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec.structs import fields
 
 from metamcp_supervisor.config.config import Config, Endpoint, ToolConfig
 from metamcp_supervisor.config.document import (

@@ -6,7 +6,8 @@ full names themselves (`process_names`), reading tables (`parse`), namespaces an
 (`assemble`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Config
 from metamcp_supervisor.config.document import (

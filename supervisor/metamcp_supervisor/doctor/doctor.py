@@ -14,11 +14,11 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor import verbs
 from metamcp_supervisor.cli import show

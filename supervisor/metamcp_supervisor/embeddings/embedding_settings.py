@@ -4,7 +4,6 @@ Owns: its keys, the rules between them. Never: single values (`document`), the s
 (`embedder`), making vectors (`metamcp_worker.embedder`).
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from metamcp_supervisor.config import installation, program, sections, show
@@ -17,8 +16,7 @@ TIMEOUT_S_MAX = 120.0
 """Maximum seconds of a request. No search waits that long, but its request goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Embeddings(ModelService):
+class Embeddings(ModelService, frozen=True, kw_only=True):
     """Source of vectors for searches: an endpoint at `url` with the name of its `model`, or a model
     in `folder`; without both, searches compare words only. `weight`: of matches by vectors, where
     matches by words have 1. `batch`: texts in a request."""

@@ -9,7 +9,7 @@ without a holder until another front adopts it. When the bound removes a record,
 open a new session, but only if its front dies.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.messages import SessionRecord
@@ -23,8 +23,7 @@ RECORD_BYTES_MAX = 1024 * 1024
 not kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SessionEntry:
+class _SessionEntry(Struct, frozen=True):
     """`untold`: the previous front may not have notified the client of changed lists."""
 
     holder: int | None

@@ -12,10 +12,10 @@ Overrides of servers survive a reload; overrides of log levels do not. Both surv
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.approval import lock_io

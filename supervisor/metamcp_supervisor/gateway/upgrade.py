@@ -11,9 +11,10 @@ since the last program read it are then applied as by a reload.
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.reload import hash_launch

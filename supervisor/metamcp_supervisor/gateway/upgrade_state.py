@@ -10,12 +10,12 @@ monotonic clock, which goes on. Members with a default may be added or removed w
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, UnixAddress, no_origin
 from metamcp_supervisor.config.tables import feature_tables

@@ -8,9 +8,10 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from socket import socket
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from metamcp_supervisor.config import printed_values
 from metamcp_worker.ipc import packets
@@ -32,8 +33,7 @@ class NurseryGone(NotForked):
     front is not at fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForkedWorker:
+class ForkedWorker(Struct, frozen=True):
     """A forked process. `sock`: the supervisor's end of its control socket, in blocking mode and
     not read yet; it belongs to the caller of `fork`. `shared`: name of the process if it works for
     several servers; `slot`: number of the server in it."""
@@ -87,8 +87,7 @@ class InheritedChild:
         self.send_signal(signal.SIGKILL)
 
 
-@dataclass(slots=True, eq=False)
-class NurseryRun:
+class NurseryRun(Struct, eq=False):
     """A run of the nursery, from its start until its process is reaped and its orphans are
     killed."""
 

@@ -18,9 +18,11 @@ measures the pause and `forgive` moves the deadline by it.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_worker.ipc.messages import WorkerExit
 
@@ -89,8 +91,7 @@ class PulseVerdict(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class FrontPulse:
+class FrontPulse(Struct, frozen=True):
     """`beat_at`: time of the last beat, or of the first sign of life; in the future if the worker
     sleeps. `halted`: stopped by a signal."""
 

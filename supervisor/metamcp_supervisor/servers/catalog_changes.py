@@ -20,9 +20,8 @@ automatically.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from metamcp_worker.ipc import codec, server_catalog
 from metamcp_worker.ipc.server_catalog import KINDS
@@ -116,8 +115,7 @@ HELD_BACK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Flood:
+class Flood(Struct, frozen=True):
     """The time for which a server was slowed down, from `since` to `until` on the monotonic
     clock."""
 

@@ -13,10 +13,9 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Server
@@ -30,8 +29,7 @@ LEFT_OUT_MAX = 50
 """Maximum number of invalid definitions of one server that are named; 'metamcp tools' names all."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogueFigures:
+class CatalogueFigures(Struct, frozen=True):
     """Figures of one catalogue, without the definitions that lists leave out. `token_cost`:
     estimated for all tool definitions. `invalid`: how many definitions are not valid; `left_out`:
     place and reason of each, up to LEFT_OUT_MAX. `unread`: lists that it did not give. `schemas`:

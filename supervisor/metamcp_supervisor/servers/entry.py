@@ -7,9 +7,9 @@ Owns: the entry, the copies of its server, and their timers. Never: decisions ab
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.backoff import EntryRateLimiter, RestartLimits
 from metamcp_supervisor.config.config import Server

@@ -7,11 +7,11 @@ decisions (`server`, `server_io`), the pipes between fronts and workers (`publis
 import asyncio
 import signal
 from collections.abc import Iterable
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.fronts.front import Questions
 from metamcp_supervisor.processes.nursery import ForkedWorker

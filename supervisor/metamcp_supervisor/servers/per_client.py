@@ -10,7 +10,9 @@ never gets the process.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import TENANT_IDLE_STOP_S, Server
 from metamcp_supervisor.config.references import PROJECT
@@ -58,8 +60,7 @@ _AWAY = frozenset({ServerPhase.DISABLED, ServerPhase.QUARANTINED})
 LEAVING = frozenset({ServerPhase.DRAINING, ServerPhase.STOPPING})
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRefusal:
+class ProcessRefusal(Struct, frozen=True):
     """The reason why a client does not get a process of its own. `state`, `reason`, `message`: as
     in `messages.ServerState`."""
 
@@ -68,8 +69,7 @@ class ProcessRefusal:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSharing:
+class ProcessSharing(Struct, frozen=True):
     """The clients that get processes of their own (fields as in `messages.ServerState`)."""
 
     by: By = ""
@@ -121,8 +121,7 @@ def division(server: Server, *, contested: bool, asks_roots: Asked) -> ProcessSh
     return ProcessSharing(by, asks_roots if by or ahead else "")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessCount:
+class ProcessCount(Struct, frozen=True):
     """How many processes are not for all clients: of this server, of this server for the client
     that wants one more, and of all servers."""
 

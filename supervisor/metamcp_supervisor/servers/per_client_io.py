@@ -12,10 +12,10 @@ process, and if that fails, the server itself serves the call. Either outcome is
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import hash_launch

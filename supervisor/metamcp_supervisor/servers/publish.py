@@ -12,11 +12,11 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.backoff import left_out
 from metamcp_supervisor.config.config import Server

@@ -9,8 +9,10 @@ for the tree.
 """
 
 import math
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.backoff import RestartLimits
@@ -31,8 +33,7 @@ LISTED_S = 2.0
 for the calls that waited for it, and for their answers to be reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLife:
+class ServerLife(Struct, frozen=True, kw_only=True):
     """The state of one server. Times are of the monotonic clock.
 
     `failures`: unstable starts in a row; `window`: times of those within `patience.window_s`;
@@ -55,7 +56,7 @@ class ServerLife:
 
     phase: ServerPhase = ServerPhase.IDLE
     restart: Restart = "on-failure"
-    patience: RestartLimits = field(default_factory=RestartLimits)
+    patience: RestartLimits = RestartLimits()
     lazy: bool = False
     generation: int = 0
     failures: int = 0
@@ -82,13 +83,11 @@ class ServerLife:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     by: Starter
 
 
-@dataclass(frozen=True, slots=True)
-class StopServer:
+class StopServer(Struct, frozen=True):
     """Stop the server. `restarting`: start it again as soon as all its processes are gone; `anew`:
     because its configuration changed, so a lazy server is only to be listed."""
 
@@ -96,24 +95,21 @@ class StopServer:
     anew: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """The start gate admits the server. `generation`: of the instance that starts; 0 for the
     next."""
 
     generation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BecameReady:
+class BecameReady(Struct, frozen=True):
     """The handshake is done and the lists are read. `parted`: an operator keeps new calls from the
     server."""
 
     parted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WentDown:
+class WentDown(Struct, frozen=True):
     """The server of the current instance is gone, or did not become ready. Reported once for each
     instance. `excused`: not its fault; it starts again at once and the failure is not counted.
     `spare`: generation of a ready spare that can take its place, or 0. `retry_after_s`: seconds for
@@ -126,50 +122,43 @@ class WentDown:
     retry_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(Struct, frozen=True):
     """The spare of this generation is ready, and takes the place of a server that is restarted."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLeft:
+class WorkerLeft(Struct, frozen=True):
     """The worker of the newest instance and everything below it has left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The current instance answered a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerResponds:
+class WorkerResponds(Struct, frozen=True):
     """Whether the worker of the current instance answers."""
 
     yes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SiblingRecovered:
+class SiblingRecovered(Struct, frozen=True):
     """A server with the same launcher and the same kind of trouble is back."""
 
     reason: ExitClass
 
 
-@dataclass(frozen=True, slots=True)
-class Retuned:
+class Retuned(Struct, frozen=True):
     """The configuration of the server changed: its restart policy, `lazy`, its patience, or the
     mistake in its table."""
 
     restart: Restart
     lazy: bool = False
-    patience: RestartLimits = field(default_factory=RestartLimits)
+    patience: RestartLimits = RestartLimits()
     mistake: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorQuarantine:
+class OperatorQuarantine(Struct, frozen=True):
     """An operator forbids any use of the server; its processes are stopped. `reason`: another one
     if the gateway itself forbade it in an earlier run."""
 
@@ -177,16 +166,14 @@ class OperatorQuarantine:
     reason: ExitClass = ExitClass.OPERATOR
 
 
-@dataclass(frozen=True, slots=True)
-class CallsBlocked:
+class CallsBlocked(Struct, frozen=True):
     """An operator keeps new calls from the server, or lets them through again; the server runs
     on."""
 
     yes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BecameIdle:
+class BecameIdle(Struct, frozen=True):
     """Clients have not used a lazy server for its idle time (`rest_s`)."""
 
 

@@ -16,9 +16,9 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.control.services import NotNow

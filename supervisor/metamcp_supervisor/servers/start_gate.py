@@ -25,7 +25,9 @@ which everything was gone already.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metamcp_supervisor.servers.server import ServerLife
 from metamcp_supervisor.servers.states import ExitClass, ServerPhase
@@ -45,8 +47,7 @@ CROWDED_S = 5.0
 servers start one at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingStart:
+class WaitingStart(Struct, frozen=True):
     """`again`: the server ran before in this gateway."""
 
     name: str
@@ -54,8 +55,7 @@ class WaitingStart:
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """`warming`: (server, since when) of the places taken; `starts`: times of the last starts that
     were not the first;
     `crowded`: when the kernel killed a process for lack of memory, None if that was long ago."""
@@ -159,8 +159,7 @@ _WAITING = (ServerPhase.BACKOFF, ServerPhase.FAILED)
 _TRYING = (ServerPhase.QUEUED, ServerPhase.WARMING)
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedServer:
+class ObservedServer(Struct, frozen=True):
     """A server and its current life. `launcher`: servers that share it fail together. `held`: the
     server cannot start for a reason other than its trouble."""
 
@@ -170,8 +169,7 @@ class ObservedServer:
     held: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OutageProbe:
+class OutageProbe(Struct, frozen=True):
     """The server that tries now, and how many others it tries for."""
 
     name: str

@@ -4,12 +4,12 @@ Owns: its keys, the URL of a database and the password in it. Never: single valu
 runs themselves (`metamcp_worker.engine`).
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
 from metamcp_supervisor.config import installation, program, show
+from metamcp_supervisor.config.config import PrivateStruct
 from metamcp_supervisor.config.document import ConfigFindings, SourceLocation, Table
 from metamcp_supervisor.config.references import ReferenceResolver
 from metamcp_supervisor.config.tables import ConfigTable, Option
@@ -17,20 +17,22 @@ from metamcp_supervisor.config.tables import ConfigTable, Option
 SCHEMES = ("postgresql://", "postgres://")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(PrivateStruct, frozen=True, kw_only=True):
     """Table `[engine]`. `database`: URL of a database in PostgreSQL for runs of several machines,
     which may be secret, and as written in the file; empty for a file of this gateway; `referred`:
     values of the references to secrets in it; `keep_s`: time for which ended runs are kept; `sync`:
     whether a step is on the disk before the next begins, `full`, or is only safe from the end of
     any process; `runs_max`: workflow runs at once, more wait."""
 
+    UNCOMPARED = frozenset({"database_written", "referred"})
+    HIDDEN = UNCOMPARED | {"database"}
+
     keep_s: float = 30 * 86_400.0
     sync: Literal["full", "normal"] = "full"
     runs_max: int = 64
-    database: str = field(default="", repr=False)
-    database_written: str = field(default="", compare=False, repr=False)
-    referred: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    database: str = ""
+    database_written: str = ""
+    referred: tuple[str, ...] = ()
 
 
 def read(table: Table, resolving: ReferenceResolver, home: Path) -> EngineConfig:

@@ -1,9 +1,9 @@
 """Servers of a client's file: taken out of it, and put back to the byte."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.client_files import clients, texts
 from metamcp_supervisor.client_files.clients import CLIENTS, FileFormat

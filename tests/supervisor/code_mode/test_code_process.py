@@ -6,10 +6,10 @@ import resource
 import socket
 from collections.abc import Generator
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.code_mode.code_process import CodeProcess
 from metamcp_supervisor.config.config import CodeConfig

@@ -1,10 +1,10 @@
 """Servers that start when they are called, and servers that wait for others, on real sockets."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.server import LISTED_S

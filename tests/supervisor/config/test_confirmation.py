@@ -3,11 +3,11 @@
 import json
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import confirmation, confirmation_io
 from metamcp_supervisor.config.config import Config, Server

@@ -3,11 +3,11 @@
 import importlib
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import fields
 
 from metamcp_supervisor import VERSION
 from metamcp_supervisor.cli.up import serve

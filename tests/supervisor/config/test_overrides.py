@@ -1,9 +1,9 @@
 """Settings that are other than in the file, for a time."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import ConfigInvalid, Log, Server
 from metamcp_supervisor.config.overrides import SETTINGS, TimedOverrides, read, text_of
@@ -38,7 +38,7 @@ def test_what_counts_at_once_can_be_set_and_nothing_else() -> None:
 def test_a_value_is_read_as_in_the_file(
     settings: dict[str, str], expected: dict[str, object]
 ) -> None:
-    assert read(GIT, settings) == replace(GIT, **expected)  # type: ignore[arg-type] # by name
+    assert read(GIT, settings) == replace(GIT, **expected)
 
 
 @pytest.mark.parametrize(

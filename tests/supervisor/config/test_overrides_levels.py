@@ -1,9 +1,9 @@
 """Levels of the gateway's log that are other than in the file, for a time."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import overrides
 from metamcp_supervisor.config.config import ConfigInvalid, Log

@@ -1,12 +1,12 @@
 """The plan of a reload, and the hash that names a configuration."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import (
     Address,

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import sections
 from metamcp_supervisor.config.config import CodeConfig

@@ -6,10 +6,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.certificates import authority
 from metamcp_supervisor.config.config import Address, UnixAddress

@@ -3,10 +3,10 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.gateway.front_services import Notifier
 from metamcp_supervisor.telemetry.journal import WAITING, Journal

@@ -8,10 +8,10 @@ import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config.config import Address, Config, Server

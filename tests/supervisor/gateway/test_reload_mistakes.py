@@ -1,9 +1,9 @@
 """A mistake in one server stops that server; every error is still told at once."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config import confirmation
 from metamcp_supervisor.config.config import ConfigInvalid

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Address, UnixAddress
 from metamcp_supervisor.control.control import ControlSnapshot

@@ -3,10 +3,10 @@
 import signal
 import socket
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import MiddlewareConfig
 from metamcp_supervisor.middleware.middleware_process import Middlewares

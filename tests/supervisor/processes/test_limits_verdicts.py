@@ -1,10 +1,9 @@
 """Verdicts about what servers use, from values to values."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metamcp_supervisor.processes import limits
 from metamcp_supervisor.processes.limits import (

@@ -4,10 +4,10 @@ import asyncio
 import os
 import resource
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.config.reload import hash_launch

@@ -1,10 +1,10 @@
 """Second copies of servers on real control sockets, with workers that the tests play."""
 
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_worker.ipc.messages import AttachFront, AttachServer, Stop

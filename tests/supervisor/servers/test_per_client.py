@@ -1,8 +1,7 @@
 """Who gets a process for itself: the decisions, with values."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server, Sharing
 from metamcp_supervisor.servers import per_client

@@ -1,10 +1,10 @@
 """Processes for single clients, on real sockets: started by a call, gone with the client."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.catalogues import offer

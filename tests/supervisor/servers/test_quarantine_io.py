@@ -5,12 +5,12 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from metamcp_supervisor.approval import lock as locks
 from metamcp_supervisor.approval import lock_io

@@ -1,10 +1,10 @@
 """What a scrape sees of the lives, beside the status."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.servers.entry import ServerEntry

@@ -1,10 +1,9 @@
 """The life of one server: facts in, actions out, with values for clock and dice."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.backoff import RestartLimits

@@ -3,12 +3,12 @@
 import asyncio
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server
 from metamcp_supervisor.processes.nursery import NurseryGone

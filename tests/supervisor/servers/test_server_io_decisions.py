@@ -1,9 +1,9 @@
 """What operators decided, as servers are added: in force before the first start of a server."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import Server, Start
 from metamcp_supervisor.servers.decisions import DRAIN, QUARANTINE, STOP

@@ -1,10 +1,10 @@
 """What workers are told, from values to values."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.certificates import authority
 from metamcp_supervisor.config.config import (

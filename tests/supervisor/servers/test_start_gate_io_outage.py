@@ -1,12 +1,12 @@
 """Trouble that servers share: what a try for the others costs, and what a recovery shows."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from metamcp_supervisor import backoff
 from metamcp_supervisor.config.config import Server

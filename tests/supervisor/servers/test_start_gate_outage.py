@@ -2,11 +2,11 @@
 
 import itertools
 import statistics
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from metamcp_supervisor.servers import start_gate
 from metamcp_supervisor.servers import start_gate as canaries

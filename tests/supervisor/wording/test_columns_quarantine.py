@@ -1,9 +1,9 @@
 """What an operator sees of tools in quarantine: status, doctor, and the table of tools."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.doctor import doctor_checks

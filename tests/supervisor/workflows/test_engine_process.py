@@ -3,10 +3,10 @@ it. Its socket and start are as those of the process of the sandboxes."""
 
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metamcp_supervisor.config.config import AiConfig, Endpoint, WorkflowFiles
 from metamcp_supervisor.processes.nursery import ForkedWorker
