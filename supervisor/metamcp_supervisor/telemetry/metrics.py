@@ -5,7 +5,7 @@ Owns: the sums, and which of them belongs to which family. Never: the list of fa
 fronts, the workers), HTTP (`admin`).
 """
 
-import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
@@ -516,5 +516,5 @@ class Metrics:
         if self._reload_ok is not None:
             yield "metamcp_config_last_reload_successful", [((), self._reload_ok)]
             yield "metamcp_config_last_reload_timestamp_seconds", [((), self._reloaded_at)]
-        yield "metamcp_build_info", [((self._version, platform.python_version()), 1)]
+        yield "metamcp_build_info", [((self._version, sys.version.split()[0]), 1)]
         yield "metamcp_up", [((), status.state == "active")]

@@ -8,7 +8,7 @@ block for some milliseconds: run them in a thread, one at a time.
 On Linux a pass reads a few files of each process and follows the kernel's lists of children. So
 processes of others cost nothing, however many there are. A process with the same line of figures as
 in the pass before did nothing; only every fifth pass reads its other files again, or each pass if
-its memory has a limit. Elsewhere psutil reads the table of all processes.
+its memory has a limit. Elsewhere psutil, loaded when it is used, reads the table of all processes.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
 
-import psutil
 from msgspec import Struct
 
 from metamcp_supervisor.verbs import ServerProcess
@@ -162,7 +161,7 @@ def sample(
     last_look = last_look or KnownProcesses()
     try:
         members = _members(owner_of, last_look, closely or {})
-    except (OSError, psutil.Error):
+    except OSError:
         return {}
     last_look.processes = {pid: process for own in members.values() for pid, process in own.items()}
     usages: dict[K, Usage] = {}
@@ -191,8 +190,7 @@ def sample(
 def _members(
     owner_of: Mapping[int, K], last_look: KnownProcesses, closely: Collection[K]
 ) -> dict[K, dict[int, _Process]]:
-    """Return the processes that count for each root, by process id. Raises OSError and
-    psutil.Error."""
+    """Return the processes that count for each root, by process id. Raises OSError."""
     children, found_before = _children(), last_look.old()
     measured = {
         pid: measured_root
@@ -249,6 +247,8 @@ def _measure_process(pid: int, old: Mapping[int, _Process] | None = None) -> _Pr
 
 
 def _measured_by_psutil(pid: int) -> _Process | None:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         times, rss_bytes = process.cpu_times(), process.memory_info().rss
@@ -259,7 +259,7 @@ def _measured_by_psutil(pid: int) -> _Process | None:
 
 def _children() -> Callable[[int, int], Iterable[int]]:
     """Return the function that lists the children of a process with this number of threads. Raises
-    OSError, psutil.Error."""
+    OSError."""
     if os.path.exists(CHILDREN):
         return _children_by_kernel
     below = _parents()
@@ -309,28 +309,34 @@ def _descriptors(processes: Mapping[int, _Process]) -> tuple[int, int]:
     nearest = 0, 0
     for pid, process in islice(processes.items(), PROCESSES_MAX):
         if process.descriptors is None:
-            try:
-                process.descriptors = _open_descriptors(pid), _descriptors_max(pid)
-            except (OSError, psutil.Error, AttributeError):  # AttributeError: not on every system
-                process.descriptors = 0, 0
+            process.descriptors = _count_descriptors(pid)
         used, most = process.descriptors
         if most > 0 and used * (nearest[1] or most) >= nearest[0] * most:
             nearest = used, most
     return nearest
 
 
-def _open_descriptors(pid: int) -> int:
+def _count_descriptors(pid: int) -> tuple[int, int]:
+    """Return the number of open descriptors of a process and its limit; 0 if not known."""
     if not _LINUX:
-        return int(psutil.Process(pid).num_fds())
+        return _descriptors_by_psutil(pid)
     folder = f"/proc/{pid}/fd"
-    # Before Linux 6.2 the folder has no size.
-    return os.stat(folder).st_size or len(os.listdir(folder))
+    try:
+        # Before Linux 6.2 the folder has no size.
+        used = os.stat(folder).st_size or len(os.listdir(folder))
+        return used, resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    except OSError:
+        return 0, 0
 
 
-def _descriptors_max(pid: int) -> int:
-    if not _LINUX:
-        return int(psutil.Process(pid).rlimit(psutil.RLIMIT_NOFILE)[0])
-    return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+def _descriptors_by_psutil(pid: int) -> tuple[int, int]:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return int(process.num_fds()), int(process.rlimit(psutil.RLIMIT_NOFILE)[0])
+    except (OSError, psutil.Error, AttributeError):  # AttributeError: not on every system
+        return 0, 0
 
 
 def _pss(pids: Iterable[int]) -> int | None:
@@ -339,21 +345,28 @@ def _pss(pids: Iterable[int]) -> int | None:
     total = 0
     for pid in pids:
         try:
-            total += psutil.Process(pid).memory_full_info().pss
-        except psutil.NoSuchProcess:
+            text = _read(f"/proc/{pid}/smaps_rollup")
+        except (FileNotFoundError, ProcessLookupError):
+            if not _LINUX:
+                return None
             continue
-        except (OSError, psutil.Error, AttributeError):  # AttributeError: other systems than Linux
+        except OSError:
             return None
+        _, _, rest = text.partition(b"\nPss:")
+        total += int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
     return total
 
 
 def _parents() -> dict[int, list[int]]:
-    """Return the children of each process, from the table of all processes. Raises OSError,
-    psutil.Error."""
+    """Return the children of each process, from the table of all processes. Raises OSError."""
+    import psutil
+
     below: dict[int, list[int]] = {}
     try:
         for process in psutil.process_iter(["ppid"]):
             below.setdefault(process.info["ppid"] or 0, []).append(process.pid)
+    except psutil.Error as error:
+        raise OSError(str(error)) from error
     except IndexError:  # psutil, of an empty /proc
         return {}
     return below
@@ -406,12 +419,12 @@ def trees(roots: Collection[int]) -> dict[int, list[ServerProcess]]:
     try:
         children = _children()
         return {root: _tree(root, children) for root in roots}
-    except (OSError, psutil.Error):
+    except OSError:
         return {root: [] for root in roots}
 
 
 def _tree(root: int, children: Callable[[int, int], Iterable[int]]) -> list[ServerProcess]:
-    """Return a process and those below it, parents first. Raises OSError, psutil.Error."""
+    """Return a process and those below it, parents first. Raises OSError."""
     tree: list[ServerProcess] = []
     waiting, seen = [root], {root}
     while waiting and len(seen) <= PROCESSES_MAX:
@@ -427,6 +440,8 @@ def _tree(root: int, children: Callable[[int, int], Iterable[int]]) -> list[Serv
 def holder(port: int) -> tuple[int, str] | None:
     """Return process id and name of the process that listens on this TCP port; None if not
     known."""
+    import psutil
+
     try:
         for connection in psutil.net_connections("tcp"):
             if (
@@ -449,6 +464,8 @@ def _threads(pid: int) -> int:
 
 
 def _describe_process(pid: int) -> ServerProcess | None:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         with process.oneshot():
