@@ -249,6 +249,19 @@ class AiConfig(ModelService, frozen=True, kw_only=True):
     consent: bool = True
 
 
+SERVER_EVENTS = ("failed", "recovered", "quarantined", "drifted")
+"""Events of a server for which a command of `[hooks]` can run."""
+HOOK_EVENTS = (*SERVER_EVENTS, "approval", "reload-refused")
+
+
+class HookConfig(Struct, frozen=True, kw_only=True):
+    """A command that runs for events. `on`: some of HOOK_EVENTS, the most urgent one first;
+    `command`: empty without one."""
+
+    on: tuple[str, ...] = ("failed", "quarantined", "approval")
+    command: tuple[str, ...] = ()
+
+
 class MetricsConfig(Struct, frozen=True, kw_only=True):
     """Settings for metrics. `per_tool`: durations of calls for each single tool; `series_max`:
     maximum number of series on a page."""
@@ -512,8 +525,8 @@ class Config(PrivateStruct, frozen=True, kw_only=True):
     workflows: WorkflowFiles = WorkflowFiles()
     ai: AiConfig = AiConfig()
     """Without a `url` if no model is configured."""
-    notify: tuple[str, ...] = ()
-    """Command of `[notify]`; empty without one."""
+    notify: HookConfig = HookConfig(on=("approval",))
+    hooks: HookConfig = HookConfig()
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()
     policies: tuple[PolicySpec, ...] = ()

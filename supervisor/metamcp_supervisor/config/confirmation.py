@@ -26,7 +26,8 @@ from metamcp_worker.ipc.spec import OAuth
 Decision = Literal["start", "ask", "refuse"]
 DIGITS = 32
 """Digits of the digest of a part."""
-_PROGRAM, _SENT, _NOTIFY = "program ", "sent by the gateway", "command of [notify]"
+_PROGRAM, _SENT = "program ", "sent by the gateway"
+_NOTIFY, _HOOKS = "command of [notify]", "command of [hooks]"
 """Names of parts; no server has a space in its name."""
 
 
@@ -42,7 +43,7 @@ class NotConfirmed(Exception):
 def parts(config: Config) -> Mapping[str, str]:
     """Return the digest of each part that needs confirmation: what an enabled server would start or
     give away (by its name), each program of a reference, what the gateway itself would send, and
-    the command of `[notify]`.
+    the commands of `[notify]` and `[hooks]`.
 
     Variables and headers count as written in the file, with references not resolved: `PATH` or
     `NODE_OPTIONS` in the file may run other code, but a new token in the environment cannot.
@@ -54,7 +55,8 @@ def parts(config: Config) -> Mapping[str, str]:
     }
     contents |= {_PROGRAM + reference: reference for reference in config.programs}
     contents |= {_SENT: sent} if (sent := _outgoing_values(config)) else {}
-    contents |= {_NOTIFY: config.notify} if config.notify else {}
+    contents |= {_NOTIFY: config.notify.command} if config.notify.command else {}
+    contents |= {_HOOKS: config.hooks.command} if config.hooks.command else {}
     return {
         name: hashlib.sha256(ascii(content).encode()).hexdigest()[:DIGITS]
         for name, content in contents.items()
@@ -71,7 +73,8 @@ def digest(config: Config, file: str) -> str:
     everything = [
         file,
         servers,
-        *filter(None, [config.programs, _outgoing_values(config), config.notify]),
+        *filter(None, [config.programs, _outgoing_values(config)]),
+        *filter(None, [config.notify.command, config.hooks.command]),
     ]
     return hashlib.sha256(ascii(everything).encode()).hexdigest()
 
@@ -141,7 +144,9 @@ def question(config: Config, file: str, confirmed: Collection[str] = ()) -> str:
     for name, text in _outgoing_values(config) if _SENT in new else ():
         lines.append(f"  it sends: {printable(name)}={printable(_mask_secret(name, text))}")
     if _NOTIFY in new:
-        lines.append(f"  when something waits: {_json(config.notify)}")
+        lines.append(f"  when something waits: {_json(config.notify.command)}")
+    if _HOOKS in new:
+        lines.append(f"  on {', '.join(config.hooks.on)}: {_json(config.hooks.command)}")
     programs = (each for each in config.programs if _PROGRAM + each in new)
     lines += [f"  for a value: {printable(reference)}" for reference in programs]
     return "\n".join(lines)

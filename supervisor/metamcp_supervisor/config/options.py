@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from metamcp_supervisor.config import environment
+from metamcp_supervisor.config.config import HOOK_EVENTS, HookConfig
 from metamcp_supervisor.config.tables import OWN, Option, Section, feature_tables
 from metamcp_worker.ipc.builtin_definitions import BUILTINS
 from metamcp_worker.ipc.spec import RESULTS
@@ -111,6 +112,7 @@ _CORE: tuple[Option, ...] = (
     Option("", "ai", "table", "", "in place",
            "The model that agents and suggestions use, and what an agent may use of it."),
     Option("", "notify", "table", "", "in place", "What runs when something waits for a person."),
+    Option("", "hooks", "table", "", "in place", "What runs when a server fails, and so on."),
     Option("", "metrics", "table", "", "in place", "How much `/metrics` tells."),
     Option("", "traces", "table", "", "in place", "Where spans of calls go."),
     Option("", "policies", "tables", "[]", "in place",
@@ -283,6 +285,10 @@ _CORE: tuple[Option, ...] = (
     Option("notify", "command", "strings", "[]", "in place",
            "A program and its arguments, run when a run or a call begins to wait for a person.",
            member=OWN),
+    Option("hooks", "on", "choices", _texts(HookConfig().on), "in place",
+           "Events for which the command runs, the most urgent one first.", choices=HOOK_EVENTS),
+    Option("hooks", "command", "strings", "[]", "in place",
+           "A program and its arguments, run when one of these events happens.", member=OWN),
     Option("metrics", "per_tool", "boolean", "false", "in place",
            "Times of calls for each tool by itself, up to 200 per server."),
     Option("metrics", "series_max", "integer", "50000", "in place",

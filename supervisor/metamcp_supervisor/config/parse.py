@@ -31,6 +31,7 @@ from metamcp_supervisor.config.config import (
     AnyAddress,
     AuditConfig,
     Endpoint,
+    HookConfig,
     MetricsConfig,
     RecordingConfig,
     Server,
@@ -115,7 +116,8 @@ _TABLES: Mapping[str, Callable[[Table, ReferenceResolver, Path], object]] = {
     "code": lambda table, *_: sections.read_code(table),
     "consent": lambda table, *_: policy_rules.read_consent(table),
     "ai": lambda table, resolving, _: sections.read_ai(table, resolving),
-    "notify": lambda table, *_: program.read_notify(table),
+    "notify": lambda table, *_: program.read_hook(table, HookConfig(on=("approval",))),
+    "hooks": lambda table, *_: program.read_hook(table, HookConfig()),
     "metrics": lambda table, *_: MetricsConfig(**table.settings()),
     "traces": lambda table, resolving, _: sections.traces(table, resolving),
 }

@@ -1,5 +1,5 @@
 """The program of a server: command, environment and directory, in files of every shape; and the
-command of `[notify]`.
+commands of `[notify]` and `[hooks]`.
 
 Owns: the reading and expanding of `command`, `args`, `env` and `cwd`, and their limits. Never: the
 other settings of a server (`parse`), the places of servers in foreign files (`foreign_files`).
@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 
 from msgspec.structs import replace
 
-from metamcp_supervisor.config.config import Server
+from metamcp_supervisor.config.config import HookConfig, Server
 from metamcp_supervisor.config.document import SourceLocation, Table, flaw, shorten
 from metamcp_supervisor.config.references import PROJECT, ReferenceResolver, refers
 from metamcp_supervisor.config.show import looks_secret
@@ -53,17 +53,17 @@ def read(
     return server
 
 
-def read_notify(table: Table) -> tuple[str, ...]:
-    """Return the command of `[notify]`, whose references are not expanded."""
-    table.refuse_unknown()
+def read_hook(table: Table, default: HookConfig) -> HookConfig:
+    """Return `[notify]` or `[hooks]`. References in the command are not expanded."""
+    hook = replace(default, **table.settings())
     words = table.texts("command") if table.has("command") else ()
     if words is None:
-        return ()
+        return hook
     if not any(words[:1]):
         table.error("command", "is empty; name a program")
     if len(words) > ARGUMENTS_MAX:
         table.error("command", f"has more than {ARGUMENTS_MAX} arguments")
-    return words
+    return replace(hook, command=words)
 
 
 def start_timeout_s(command: Sequence[str], otherwise: float) -> float:

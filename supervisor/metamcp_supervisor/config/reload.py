@@ -35,7 +35,7 @@ HASH_CHARACTERS = 12
 accident."""
 _TABLES = (
     "log", "recording", "audit", "code", "consent", "middleware", "workflows", "ai", "notify",
-    "metrics", "traces", "policies",
+    "hooks", "metrics", "traces", "policies",
 )  # fmt: skip
 """Tables of the core that a reload can change at once, by the member of `Config`."""
 _NAMED_MAX = 8
@@ -57,8 +57,8 @@ def plan(old: Config, new: Config) -> ReloadPlan:
 
     Each server has one change, under its name; removed servers come last. Then come other changes:
     `gateway` (never applied, because it needs a full restart), `[log]`, `[recording]`, `[audit]`,
-    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[notify]`, `[metrics]`,
-    `[traces]`, `[policies]`, tables of features such as `[engine]`, `namespaces.NAME`,
+    `[code]`, `[consent]`, `[[middleware]]`, `[workflows]`, `[ai]`, `[notify]`, `[hooks]`,
+    `[metrics]`, `[traces]`, `[policies]`, tables of features such as `[engine]`, `namespaces.NAME`,
     `endpoints.NAME` and `workspaces.NAME`; servers cannot have such names, because of the brackets
     and the dot. A server that is added or removed does not count as a change of its namespaces.
     """
@@ -127,7 +127,7 @@ def fingerprint(config: Config) -> str:
             [_plain(config.traces), _plain(config.ai)],
             [_plain(config.table(table.record)) for table in feature_tables()],
             config.policies,
-            config.notify,
+            [_plain(config.notify), _plain(config.hooks)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -215,11 +215,6 @@ def _table(name: str, old: Any, new: Any) -> Iterator[PlannedChange]:
         yield PlannedChange(server=f"[{name}]", action="in-place", why=reason)
 
 
-def _notify(old: Sequence[str], new: Sequence[str]) -> Iterator[PlannedChange]:
-    if old != new:
-        yield PlannedChange(server="[notify]", action="in-place", why="command changed")
-
-
 def _policies(old: Sequence[PolicySpec], new: Sequence[PolicySpec]) -> Iterator[PlannedChange]:
     before, after = ({rule.name: rule for rule in rules} for rules in (old, new))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -246,7 +241,6 @@ def _fate(was: bool, now: bool) -> str:
 
 _FIND: Mapping[str, Callable[[Any, Any], Iterator[PlannedChange]]] = {
     "middleware": _middleware,
-    "notify": _notify,
     "policies": _policies,
 }
 

@@ -1,20 +1,21 @@
 """Services of the gateway for fronts: pass on what a front says to the parts that it concerns.
 
 Owns: which part gets which message, as an implementation of `fronts.front.FrontServices`; when the
-command of `[notify]` runs, and what it gets. Never: the actions of these parts, fronts themselves
-(`fronts.fronts`), whether a command may run (`config.confirmation`)."""
+commands of `[notify]` and `[hooks]` run, and what they get. Never: the actions of these parts,
+fronts themselves (`fronts.fronts`), whether a command may run (`config.confirmation`)."""
 
 import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
 from msgspec import structs
 
 from metamcp_supervisor.config import environment, files, workspaces
-from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.config import SERVER_EVENTS, Config
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.config.printed_values import program_output
 from metamcp_supervisor.config.references import Unresolved
@@ -34,8 +35,9 @@ from metamcp_supervisor.roles.role_process import (
 )
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import ServerManager
+from metamcp_supervisor.servers.states import ServerPhase
 from metamcp_supervisor.store.database import Database
-from metamcp_supervisor.telemetry.journal import WAITING, Follower, Journal
+from metamcp_supervisor.telemetry.journal import ARROW, WAITING, Follower, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import JournalEvent
 from metamcp_supervisor.views.views import Views
@@ -53,15 +55,79 @@ LOST = (
     " in {} cannot be used"
 )
 
-NOTIFY_PAUSE_S = 1.0
-"""Seconds between two starts of the command of `[notify]` at least."""
-NOTIFY_COMMAND = "the command of [notify]"
+HOOK_PAUSE_S = 1.0
+"""Seconds between two starts of a command of `[notify]` or `[hooks]` at least."""
+HOOK_SERVERS_MAX = 50
+"""Maximum number of servers that a command gets by name; it gets the newest ones."""
+HOOK_CHARACTERS_MAX = 8000
+"""Maximum characters of the sentence that it gets: a variable has a limit of its own."""
+_STEPS = {WAITING: "approval", "tools drifted": "drifted", "reload refused": "reload-refused"}
+"""Event of the journal that is not a change of state -> name in `on`."""
+
+
+class HookNames:
+    """Names in `on` of events of the journal. A server that failed is tried again and again, so it
+    counts once, until it is ready or stopped. `failed`: returns the servers that have failed;
+    `down`: servers that count already."""
+
+    def __init__(self, failed: Callable[[], Collection[str]]) -> None:
+        self._failed = failed
+        self.down: set[str] = set()
+
+    def find(self, event: JournalEvent) -> str:
+        """Return the name of an event; empty for one without."""
+        server, (_, arrow, state) = event.who, event.what.partition(ARROW)
+        if not arrow:
+            return _STEPS.get(event.what, "")
+        if state == "quarantined":
+            self.down.add(server)
+            return state
+        if state == "error" and server not in self.down and server in self._failed():
+            self.down.add(server)
+            return "failed"
+        was_down = server in self.down
+        if state in {"ready", "stopped"}:
+            self.down.discard(server)
+        return "recovered" if was_down and state == "ready" else ""
+
+
+@dataclass(slots=True)
+class HookBatch:
+    """Events of one name since the command ran for it last: the newest, how many there are, and
+    their servers."""
+
+    newest: JournalEvent
+    count: int = 0
+    servers: dict[str, None] = field(default_factory=dict[str, None])
+
+    def add(self, event: JournalEvent) -> None:
+        self.newest = event
+        self.count += 1
+        self.servers.pop(event.who, None)
+        self.servers[event.who] = None
+
+    def variables(self, name: str, waiting: int) -> dict[str, str]:
+        """Return what the command gets. `waiting`: how many runs and calls wait."""
+        text = printable(self.newest.cause or self.newest.what)[:HOOK_CHARACTERS_MAX]
+        servers = [*self.servers] if name in SERVER_EVENTS else []
+        variables = {
+            "METAMCP_HOOK_EVENT": name,
+            "METAMCP_HOOK_SERVER": ",".join(servers[-HOOK_SERVERS_MAX:]),
+            "METAMCP_HOOK_TEXT": text,
+            "METAMCP_HOOK_COUNT": str(self.count),
+        }
+        if name == "approval":
+            variables["METAMCP_NOTIFY_KIND"] = "run" if self.newest.who == ROLE else "consent"
+            variables["METAMCP_NOTIFY_TEXT"] = text
+            variables["METAMCP_NOTIFY_WAITING"] = str(waiting)
+        return variables
 
 
 class Notifier:
-    """The command of `[notify]`, which runs when something begins to wait for a person. `config`:
-    returns the configuration in force; `environ`: environment variables of the gateway; `waiting`:
-    returns how many runs and calls wait, by kind."""
+    """The commands of `[notify]` and `[hooks]`, which run when something happens, one at a time.
+    `config`: returns the configuration in force; `environ`: environment variables of the gateway;
+    `waiting`: returns how many runs and calls wait, by kind; `failed`: returns the servers that
+    have failed."""
 
     def __init__(
         self,
@@ -69,61 +135,67 @@ class Notifier:
         config: Callable[[], Config],
         environ: Mapping[str, str],
         waiting: Callable[[], Mapping[str, int]],
-        pause_s: float = NOTIFY_PAUSE_S,
+        failed: Callable[[], Collection[str]],
+        pause_s: float = HOOK_PAUSE_S,
     ) -> None:
         self._journal = journal
         self._config = config
         names = environment.select_variables(environ, ["*"])
         self._environ = {name: environ[name] for name in names}
         self._waiting = waiting
+        self._failed = failed
         self._pause_s = pause_s
+        self._names = HookNames(failed)
+        self._batches: dict[str, HookBatch] = {}
+        self._woken = asyncio.Event()
+        self._follower: Follower[JournalEvent] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        woken = asyncio.Event()
-        follower = self._journal.follow(woken.set)
-        self._task = asyncio.create_task(self._run(follower, woken), name="notifier")
+        self._names.down |= set(self._failed())
+        self._follower = self._journal.follow(self._on_events)
+        self._task = asyncio.create_task(self._run(), name="notifier")
 
     async def close(self) -> None:
-        """Run the command no more; one that runs goes on to its end."""
-        if self._task is not None:
+        """Run the commands no more; one that runs goes on to its end."""
+        if self._follower is not None and self._task is not None:
+            self._journal.unfollow(self._follower)
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _run(self, follower: Follower[JournalEvent], woken: asyncio.Event) -> None:
-        try:
-            while True:
-                await woken.wait()
-                woken.clear()
-                if await self._notify(follower):
-                    await asyncio.sleep(self._pause_s)
-                if follower.lagged:  # the command took longer than thousands of events
-                    self._journal.unfollow(follower)
-                    follower = self._journal.follow(woken.set)
-        finally:
-            self._journal.unfollow(follower)
+    def _on_events(self) -> None:
+        """Sort new events, at once: whether a server has failed is asked when its event comes."""
+        assert self._follower is not None
+        events, config = self._follower.take(), self._config()
+        if not (config.notify.command or config.hooks.command):
+            self._names.down.clear()
+            return
+        for event in events:
+            if name := self._names.find(event):
+                self._batches.setdefault(name, HookBatch(event)).add(event)
+                self._woken.set()
 
-    async def _notify(self, follower: Follower[JournalEvent]) -> bool:
-        """Run the command for all that began to wait since the last time; return whether it ran."""
-        events = [event for event in follower.take() if event.what == WAITING]
-        config = self._config()
-        if not (events and config.notify):
-            return False
-        environ = self._environ | self._details(events[-1])
-        folder = config.files[0].parent
-        _, error = await asyncio.to_thread(
-            program_output, config.notify, folder, environ, NOTIFY_COMMAND
-        )
+    async def _run(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            batches, self._batches = self._batches, {}
+            config = self._config()
+            for table, hook in (("[notify]", config.notify), ("[hooks]", config.hooks)):
+                for name in hook.on if hook.command else ():
+                    if batch := batches.get(name):
+                        waiting = sum(self._waiting().values())
+                        environ = self._environ | batch.variables(name, waiting)
+                        await self._run_command(table, hook.command, environ)
+                        await asyncio.sleep(self._pause_s)
+
+    async def _run_command(
+        self, table: str, command: Sequence[str], environ: Mapping[str, str]
+    ) -> None:
+        folder, subject = self._config().files[0].parent, f"the command of {table}"
+        _, error = await asyncio.to_thread(program_output, command, folder, environ, subject)
         if error:
             self._journal.add("gateway", "error", error)
-        return True
-
-    def _details(self, event: JournalEvent) -> dict[str, str]:
-        return {
-            "METAMCP_NOTIFY_KIND": "run" if event.who == ROLE else "consent",
-            "METAMCP_NOTIFY_TEXT": printable(event.cause),
-            "METAMCP_NOTIFY_WAITING": str(sum(self._waiting().values())),
-        }
 
 
 class GatewayFrontServices:
@@ -194,7 +266,7 @@ class GatewayFrontServices:
         )
         self.sessions = ConsoleSessions(asyncio.get_running_loop().time, self.keys.has)
         self._make_services(fronts, database, version)
-        self.notifier = Notifier(journal, config, environ, self.count_waiting)
+        self.notifier = Notifier(journal, config, environ, self.count_waiting, self._failed_servers)
 
     def _make_services(self, fronts: Fronts, database: Database, version: str) -> None:
         roles: dict[str, RoleProcess] = {}
@@ -215,10 +287,13 @@ class GatewayFrontServices:
     async def begin(self, *, fresh: bool) -> None:
         for service in self.services.values():
             await service.begin(fresh=fresh)
+        if fresh:
+            self.notifier.begin()
 
     def on_taken_over(self) -> None:
         for service in self.services.values():
             service.on_taken_over()
+        self.notifier.begin()
 
     def figures(self) -> dict[str, object]:
         figures: dict[str, object] = {}
@@ -227,11 +302,9 @@ class GatewayFrontServices:
         return figures
 
     def listen(self) -> None:
-        """Listen where services do, and run the command of `[notify]` from now on. Raises
-        listen.CannotBind."""
+        """Listen where services do. Raises listen.CannotBind."""
         for service in self.services.values():
             service.listen()
-        self.notifier.begin()
 
     def with_roles(self, spec: FrontSpec) -> FrontSpec:
         """Return the specification of fronts with what they know of these processes, which take
@@ -261,6 +334,10 @@ class GatewayFrontServices:
     def gateway_id(self) -> str:
         """Return the id by which this gateway recognizes itself behind one of its servers."""
         return gateway_id(self.handle_key())
+
+    def _failed_servers(self) -> set[str]:
+        entries = self.manager.entries.values()
+        return {entry.name for entry in entries if entry.life.phase is ServerPhase.FAILED}
 
     def count_waiting(self) -> dict[str, int]:
         """Return how many runs and calls wait for a person."""

@@ -59,7 +59,12 @@ def test_the_exact_commands_are_shown_and_confirmed_once(tmp_path: Path) -> None
     )
 
 
-def test_the_command_of_notify_is_confirmed_like_those_of_servers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "when"), [("notify", "when something waits"), ("hooks", "on recovered")]
+)
+def test_a_command_for_events_is_confirmed_like_those_of_servers(
+    tmp_path: Path, table: str, when: str
+) -> None:
     asked: list[str] = []
 
     def ask(question: str) -> bool:
@@ -68,14 +73,15 @@ def test_the_command_of_notify_is_confirmed_like_those_of_servers(tmp_path: Path
 
     path = tmp_path / "metamcp.toml"
     for word in ("a b", "c"):
-        text = f'[notify]\ncommand = ["sh", "{word}"]\n'
+        text = f'[{table}]\ncommand = ["sh", "{word}"]\n'
+        text += 'on = "recovered"\n' if table == "hooks" else ""
         for _ in range(2):
             confirmation_io.ensure(
                 found(tmp_path, text), path, tmp_path / "state", yes=False, ask=ask
             )
     assert [question.splitlines()[1:] for question in asked] == [
-        ['  when something waits: ["sh","a b"]'],
-        ['  when something waits: ["sh","c"]'],
+        [f'  {when}: ["sh","a b"]'],
+        [f'  {when}: ["sh","c"]'],
     ]
 
 

@@ -106,6 +106,14 @@ def test_a_change_is_applied_in_place_and_no_plan_has_the_key(tmp_path: Path) ->
         ("[notify]", "notify.command: is empty; name a program"),
         ('[notify]\ncommand = ["", "x"]', "notify.command: is empty; name a program"),
         ('[notify]\ncommand = "say"', "notify.command: must be a list of strings"),
+        ('[notify]\ncommand = ["x"]\non = ["failed"]', "notify.on: unknown key 'on'"),
+        ('[hooks]\non = ["failed"]', "hooks.command: is empty; name a program"),
+        (
+            '[hooks]\ncommand = ["x"]\non = ["xxxx"]',
+            "there are: approval, drifted, failed, quarantined, recovered, reload-refused",
+        ),
+        ('[hooks]\ncommand = ["x"]\non = "faild"', "is not a choice; did you mean 'failed'?"),
+        ('[hooks]\ncommand = ["x"]\non = []', "hooks.on: must be a string or a list of strings"),
         ('[endpoints.x]\nnamespace = "default"\nbuiltins = ["catalogue"]', "mean 'catalog'"),
     ],
 )
@@ -163,14 +171,19 @@ def test_ai_api_takes_the_usual_key_of_its_provider_and_says_why_it_cannot_be_us
         assert said in warnings[0]
 
 
-def test_the_command_of_notify_is_taken_as_written_and_shown_without_secrets(
-    tmp_path: Path,
+@pytest.mark.parametrize("table", ["notify", "hooks"])
+def test_a_command_for_events_is_taken_as_written_and_shown_without_secrets(
+    tmp_path: Path, table: str
 ) -> None:
-    text = '[notify]\ncommand = ["say", "${env:TOKEN}", "--token", "abc"]\n'
+    text = f'[{table}]\ncommand = ["say", "${{env:TOKEN}}", "--token", "abc"]\n'
     found = loaded(tmp_path, f"{text}{GIT}", environ=ENVIRON)
-    assert found.notify == ("say", "${env:TOKEN}", "--token", "abc")
-    assert tables(found)["notify"] == {"command": ["say", "${env:TOKEN}", "--token", "***"]}
+    hook = found.notify if table == "notify" else found.hooks
+    assert hook.command == ("say", "${env:TOKEN}", "--token", "abc")
+    shown = tables(found)[table]
+    assert isinstance(shown, dict)
+    assert shown["command"] == ["say", "${env:TOKEN}", "--token", "***"]
     plain = loaded(tmp_path, GIT)
     (change,) = [each for each in plan(plain, found).changes if each.why]
-    assert (change.server, change.action, change.why) == ("[notify]", "in-place", "command changed")
+    assert (change.server, change.action) == (f"[{table}]", "in-place")
+    assert change.why == "command changed"
     assert fingerprint(plain) != fingerprint(found)

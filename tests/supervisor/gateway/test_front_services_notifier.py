@@ -1,4 +1,5 @@
-"""The command of `[notify]`: when it runs, what it is told, and what comes of its failure."""
+"""The commands of `[notify]` and `[hooks]`: when they run, what they are told, and what comes of a
+failure."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -8,16 +9,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from metamcp_supervisor.gateway.front_services import Notifier
+from metamcp_supervisor.config.config import HOOK_EVENTS, HookConfig
+from metamcp_supervisor.gateway.front_services import HOOK_SERVERS_MAX, HookNames, Notifier
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
+from metamcp_supervisor.verbs import JournalEvent
 from tests.supervisor.configs import config
 from tests.supervisor.stage import until
 
-pytestmark = pytest.mark.process
+process = pytest.mark.process
 
 SAYS = (
     'echo "$(date +%s.%N) $METAMCP_NOTIFY_KIND $METAMCP_NOTIFY_WAITING $METAMCP_NOTIFY_TEXT'
     ' $HOME$METAMCP_STATE_DIR" >> said'
+)
+HOOK = (
+    'echo "$METAMCP_HOOK_EVENT|$METAMCP_HOOK_SERVER|$METAMCP_HOOK_COUNT|$METAMCP_HOOK_TEXT'
+    '|$METAMCP_NOTIFY_WAITING" >> said'
 )
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/home/ann", "METAMCP_STATE_DIR": "/nowhere"}
 
@@ -29,11 +36,24 @@ class Desk:
         self.folder = folder
         self.journal = Journal(time.time)
         self.waiting = {"run": 0, "consent": 0}
+        self.failed: set[str] = set()
         self.config = replace(config(), files=(folder / "metamcp.toml",))
-        self.notifier = Notifier(self.journal, lambda: self.config, ENVIRON, lambda: self.waiting)
+        self.notifier = Notifier(
+            self.journal, lambda: self.config, ENVIRON, lambda: self.waiting, lambda: self.failed
+        )
 
     def notify_by(self, *command: str) -> None:
-        self.config = replace(self.config, notify=command)
+        notify = HookConfig(on=("approval",), command=command)
+        self.config = replace(self.config, notify=notify)
+
+    def hook(self, *on: str) -> None:
+        hooks = HookConfig(on=on, command=("sh", "-c", HOOK))
+        self.config = replace(self.config, hooks=hooks)
+
+    def fail(self, *servers: str) -> None:
+        for server in servers:
+            self.failed.add(server)
+            self.journal.add(server, "warming→error", f"exit: {server} ended")
 
     async def said(self, lines: int) -> list[str]:
         """What the command has written, as soon as it is so many lines."""
@@ -63,6 +83,7 @@ async def opened_desk(folder: Path) -> AsyncGenerator[Desk]:
         await desk.notifier.close()
 
 
+@process
 async def test_the_command_is_told_what_begins_to_wait_and_how_much_waits(tmp_path: Path) -> None:
     async with opened_desk(tmp_path) as desk:
         desk.notify_by("sh", "-c", SAYS)
@@ -76,6 +97,7 @@ async def test_the_command_is_told_what_begins_to_wait_and_how_much_waits(tmp_pa
         assert (await desk.said(2))[1].partition(" ")[2] == "consent 3 a call waits /home/ann"
 
 
+@process
 async def test_many_that_begin_to_wait_are_told_at_most_once_a_second(tmp_path: Path) -> None:
     async with opened_desk(tmp_path) as desk:
         desk.notify_by("sh", "-c", SAYS)
@@ -89,6 +111,7 @@ async def test_many_that_begin_to_wait_are_told_at_most_once_a_second(tmp_path: 
         assert float(lines[1][0]) - float(lines[0][0]) >= 1.0
 
 
+@process
 async def test_a_command_that_fails_is_one_line_in_the_journal(tmp_path: Path) -> None:
     async with opened_desk(tmp_path) as desk:
         for command in (("sh", "-c", "exit 3"), ("/no/such/program",)):
@@ -102,6 +125,7 @@ async def test_a_command_that_fails_is_one_line_in_the_journal(tmp_path: Path) -
         ]
 
 
+@process
 async def test_without_a_command_nothing_runs_until_a_reload_brings_one(tmp_path: Path) -> None:
     async with opened_desk(tmp_path) as desk:
         desk.journal.add("engine", WAITING, "before")
@@ -109,3 +133,88 @@ async def test_without_a_command_nothing_runs_until_a_reload_brings_one(tmp_path
         desk.journal.add("engine", WAITING, "after")
         (line,) = await desk.said(1)
         assert "after" in line
+
+
+@process
+async def test_a_hook_is_told_which_server_failed_and_that_it_is_back(tmp_path: Path) -> None:
+    async with opened_desk(tmp_path) as desk:
+        desk.hook("failed", "recovered")
+        desk.journal.add("wiki", "warming→error", "exit: it is tried again at once")
+        desk.fail("git")
+        desk.journal.add("git", "error→warming")
+        desk.fail("git")
+        assert await desk.said(1) == ["failed|git|1|exit: git ended|"]
+        desk.failed.clear()
+        desk.journal.add("git", "warming→ready")
+        assert (await desk.said(2))[1] == "recovered|git|1|warming→ready|"
+
+
+@process
+async def test_events_of_one_name_are_counted_and_the_most_urgent_name_comes_first(
+    tmp_path: Path,
+) -> None:
+    async with opened_desk(tmp_path) as desk:
+        desk.hook("failed", "approval")
+        desk.waiting["run"] = 1
+        desk.journal.add("engine", WAITING, "a run waits")
+        servers = [f"s{number}" for number in range(HOOK_SERVERS_MAX + 1)]
+        desk.fail(*servers)
+        named = ",".join(servers[1:])
+        count, last = len(servers), servers[-1]
+        assert await desk.said(2) == [
+            f"failed|{named}|{count}|exit: {last} ended|", "approval||1|a run waits|1"
+        ]  # fmt: skip
+
+
+@process
+async def test_a_server_that_failed_before_an_upgrade_is_known(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.failed.add("git")
+    desk.hook("failed", "recovered")
+    desk.notifier.begin()
+    try:
+        desk.fail("git")
+        desk.failed.clear()
+        desk.journal.add("git", "warming→ready")
+        assert await desk.said(1) == ["recovered|git|1|warming→ready|"]
+    finally:
+        await desk.notifier.close()
+
+
+def named(*events: tuple[str, str], failed: frozenset[str] = frozenset()) -> list[str]:
+    """The names of these events; each is of a server or another part, and what happened."""
+    names = HookNames(lambda: failed)
+    return [
+        names.find(JournalEvent(seq=0, time=0.0, who=who, what=what)) for who, what in events
+    ]  # fmt: skip
+
+
+def test_every_name_is_that_of_an_event() -> None:
+    git = frozenset({"git"})
+    found = named(
+        ("git", "ready→error"), ("git", "warming→ready"), ("wiki", "ready→quarantined"),
+        ("wiki", "tools drifted"), ("engine", WAITING), ("gateway", "reload refused"), failed=git,
+    )  # fmt: skip
+    assert sorted(found) == sorted(HOOK_EVENTS)
+
+
+def test_what_nobody_has_to_look_at_has_no_name() -> None:
+    events = (
+        ("git", "idle→warming"), ("git", "warming→ready"), ("git", "ready→error"),
+        ("git", "ready→draining"), ("front-0", "warming→ready"), ("gateway", "note"),
+    )  # fmt: skip
+    assert named(*events) == [""] * len(events)
+
+
+def test_a_failed_server_counts_again_once_an_operator_stopped_it() -> None:
+    git = frozenset({"git"})
+    turns = (
+        ("git", "warming→error"), ("git", "warming→error"), ("git", "error→stopped"),
+        ("git", "warming→error"),
+    )  # fmt: skip
+    assert named(*turns, failed=git) == ["failed", "", "", "failed"]
+
+
+def test_a_server_that_leaves_quarantine_has_recovered() -> None:
+    turns = ("git", "ready→quarantined"), ("git", "quarantined→warming"), ("git", "warming→ready")
+    assert named(*turns) == ["quarantined", "", "recovered"]
