@@ -10,6 +10,7 @@ gateway then goes on, and lines are lost.
 
 import asyncio
 import contextlib
+import math
 import os
 import queue
 import shlex
@@ -20,17 +21,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from metamcp_supervisor import signals
 from metamcp_supervisor.cli import show
-from metamcp_supervisor.config.config import UNIX, ConfigInvalid
+from metamcp_supervisor.config.config import UNIX, ConfigInvalid, Log
 from metamcp_supervisor.control.services import NotNow, ReloadRefused
 from metamcp_supervisor.telemetry.journal import NEXT
 from metamcp_supervisor.verbs import GatewayStatus, JournalEvent, LogLine
 from metamcp_supervisor.views import tool_costs
 from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.process_names import base
 from metamcp_worker.ipc.records import LogRecord
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
@@ -99,6 +101,60 @@ class LogOutput:
             self._cut = bool(data)
 
 
+MINUTE_S = 60.0
+LOOKS = 60
+"""Number of looks in a minute whether one is over of which lines were left out."""
+
+
+class _Minute(Struct):
+    """Use of the log by a server. `ends`: by the monotonic clock; `written`, `left_out`: bytes."""
+
+    ends: float
+    written: int = 0
+    lines: int = 0
+    left_out: int = 0
+
+
+class ServerBudgets:
+    """Bytes of the log that each server has used in its minute. A server's processes for single
+    clients share its budget."""
+
+    def __init__(self, minute_s: float = MINUTE_S) -> None:
+        self.minute_s = minute_s
+        self._minutes: dict[str, _Minute] = {}
+
+    def admit(self, server: str, size: int, bytes_max: int, now: float) -> bool:
+        """Whether to write a line of so many bytes; if not, it is counted."""
+        name = base(server)
+        minute = self._minutes.get(name)
+        if minute is None or (now >= minute.ends and not minute.lines):
+            minute = self._minutes[name] = _Minute(now + self.minute_s)
+        if minute.written < bytes_max and not minute.lines:
+            minute.written += size
+            return True
+        minute.lines += 1
+        minute.left_out += size
+        return False
+
+    @property
+    def has_left_out(self) -> bool:
+        """Whether lines were left out that `take_over` has not returned."""
+        return any(minute.lines for minute in self._minutes.values())
+
+    def take_over(self, now: float) -> list[tuple[str, str]]:
+        """Forget the minutes that are over. Return the servers of which lines were left out, each
+        with a sentence."""
+        over = [name for name, minute in self._minutes.items() if now >= minute.ends]
+        ended = [(name, self._minutes.pop(name)) for name in over]
+        return [(name, self._describe(name, minute)) for name, minute in ended if minute.lines]
+
+    def _describe(self, server: str, minute: _Minute) -> str:
+        return (
+            f"… {minute.lines:,} more lines ({minute.left_out:,} bytes) in the last"
+            f" {self.minute_s:g} s are left out here; 'metamcp ctl logs {server}' has the newest"
+        )
+
+
 EVENTS, SERVER = "events", "server"
 """Rooms of lines that do not come from a logger."""
 _ERRORS = frozenset({"error", "bug"})
@@ -108,11 +164,14 @@ _WARNINGS = ("→quarantined", "→error", "left out", "refused", "kill", "unrou
 
 class ServiceLines:
     """Writer of events, lines of servers and records of loggers of this process to descriptor `fd`,
-    until `close`."""
+    until `close`. `server_max`: returns the bytes a minute for the lines of one server."""
 
-    def __init__(self, fd: int, spec: LogSpec) -> None:
+    def __init__(self, fd: int, spec: LogSpec, minute_s: float = MINUTE_S) -> None:
         self._outlet = LogOutput(fd)
         self._own = logs.begin(spec, self._put)
+        self.budgets = ServerBudgets(minute_s)
+        self._timer: asyncio.TimerHandle | None = None
+        self.server_max: Callable[[], int] = lambda: Log().server_max
 
     def event(self, event: JournalEvent) -> None:
         message = ": ".join(filter(None, [f"{event.who} {event.what}", event.cause]))
@@ -142,18 +201,43 @@ class ServiceLines:
             record = LogRecord(
                 time=when, level="info", room=SERVER, message=message, server=line.server
             )
+            data = self._own.render_record(record)
+        else:
+            members = {
+                "time": when, "level": "info", "room": SERVER, "message": line.text,
+                "server": line.server, "stream": line.stream,
+            }  # fmt: skip
+            data = codec.dump(members) + b"\n"
+        if self.budgets.admit(line.server, len(data), self.server_max(), time.monotonic()):
+            self._put(data)
+        elif self._timer is None:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        look_s = self.budgets.minute_s / LOOKS
+        self._timer = asyncio.get_running_loop().call_later(look_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._say_left_out(time.monotonic())
+        if self.budgets.has_left_out:
+            self._look_later()
+
+    def _say_left_out(self, now: float) -> None:
+        """Write how much was left out in the minutes that are over."""
+        for server, sentence in self.budgets.take_over(now):
+            record = LogRecord(
+                time=logs.stamp(time.time()), level="warning", room=SERVER, message=sentence,
+                server=server,
+            )  # fmt: skip
             self._own.say(record)
-            return
-        members = {
-            "time": when, "level": "info", "room": SERVER, "message": line.text,
-            "server": line.server, "stream": line.stream,
-        }  # fmt: skip
-        self._put(codec.dump(members) + b"\n")
 
     def flush(self) -> None:
+        self._say_left_out(math.inf)
         self._outlet.flush()
 
     def close(self) -> None:
+        self._say_left_out(math.inf)
         self._own.close()
         self._outlet.close()
 

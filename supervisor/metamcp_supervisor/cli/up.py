@@ -454,6 +454,7 @@ def _say(sentence: str) -> None:
 def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
     gateway.journal.sink = lines.event
     gateway.logs.sink = lines.log_line
+    lines.server_max = lambda: gateway.config.log.server_max
     gateway.upgrade_handover.flush = lines.flush
     return lambda: None
 

@@ -140,11 +140,13 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """Settings for the log of the gateway's own processes. `levels`: by room or library."""
+    """Settings for the log of the gateway's own processes. `levels`: by room or library;
+    `server_max`: bytes a minute for the lines of one server."""
 
     format: Form = "auto"
     level: str = "info"
     levels: Mapping[str, str] = {}
+    server_max: int = 1024 * 1024
 
 
 class RecordingConfig(Struct, frozen=True, kw_only=True):

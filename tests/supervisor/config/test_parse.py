@@ -55,6 +55,7 @@ drain_delay = "10s"
 format = "text"
 level = "warning"
 levels = { http = "debug" }
+server_max = "2M"
 [recording]
 calls = "metadata"
 file_max = "1M"
@@ -261,6 +262,7 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert places == (tmp_path / "run", UnixAddress(tmp_path / "mcp.sock"))
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert got.metrics.series_max == 30_000
+    assert got.log.server_max == 2 << 20
     assert (got.traces.sample, got.traces.headers) == (0.5, {"X-Key": "somebody"})
     assert got.code == CodeConfig(
         enabled=True, limits=CodeLimits(5000, 64 << 20, 64 << 10, 10, 2), runs_max=3, warm=0,
