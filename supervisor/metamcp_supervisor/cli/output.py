@@ -21,18 +21,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from metamcp_supervisor import signals
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.config.config import UNIX, ConfigInvalid, Log
 from metamcp_supervisor.control.services import NotNow, ReloadRefused
 from metamcp_supervisor.telemetry.journal import NEXT
+from metamcp_supervisor.telemetry.logs import MINUTE_S, ServerBudgets
 from metamcp_supervisor.verbs import GatewayStatus, JournalEvent, LogLine
 from metamcp_supervisor.views import tool_costs
 from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.process_names import base
 from metamcp_worker.ipc.records import LogRecord
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
@@ -101,60 +101,8 @@ class LogOutput:
             self._cut = bool(data)
 
 
-MINUTE_S = 60.0
 LOOKS = 60
 """Number of looks in a minute whether one is over of which lines were left out."""
-
-
-class _Minute(Struct):
-    """Use of the log by a server. `ends`: by the monotonic clock; `written`, `left_out`: bytes."""
-
-    ends: float
-    written: int = 0
-    lines: int = 0
-    left_out: int = 0
-
-
-class ServerBudgets:
-    """Bytes of the log that each server has used in its minute. A server's processes for single
-    clients share its budget."""
-
-    def __init__(self, minute_s: float = MINUTE_S) -> None:
-        self.minute_s = minute_s
-        self._minutes: dict[str, _Minute] = {}
-
-    def admit(self, server: str, size: int, bytes_max: int, now: float) -> bool:
-        """Whether to write a line of so many bytes; if not, it is counted."""
-        name = base(server)
-        minute = self._minutes.get(name)
-        if minute is None or (now >= minute.ends and not minute.lines):
-            minute = self._minutes[name] = _Minute(now + self.minute_s)
-        if minute.written < bytes_max and not minute.lines:
-            minute.written += size
-            return True
-        minute.lines += 1
-        minute.left_out += size
-        return False
-
-    @property
-    def has_left_out(self) -> bool:
-        """Whether lines were left out that `take_over` has not returned."""
-        return any(minute.lines for minute in self._minutes.values())
-
-    def take_over(self, now: float) -> list[tuple[str, str]]:
-        """Forget the minutes that are over. Return the servers of which lines were left out, each
-        with a sentence."""
-        over = [name for name, minute in self._minutes.items() if now >= minute.ends]
-        ended = [(name, self._minutes.pop(name)) for name in over]
-        return [(name, self._describe(name, minute)) for name, minute in ended if minute.lines]
-
-    def _describe(self, server: str, minute: _Minute) -> str:
-        return (
-            f"… {minute.lines:,} more lines ({minute.left_out:,} bytes) in the last"
-            f" {self.minute_s:g} s are left out here; 'metamcp ctl logs {server}' has the newest"
-        )
-
-
 EVENTS, SERVER = "events", "server"
 """Rooms of lines that do not come from a logger."""
 _ERRORS = frozenset({"error", "bug"})

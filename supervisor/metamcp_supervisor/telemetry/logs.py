@@ -1,5 +1,5 @@
 """Log lines of the servers: the last megabyte of each server in memory, and less of it in files,
-for the programs after this one.
+for the programs after this one; and how much of them the log of the gateway may have.
 
 Owns: the rings, the numbering of lines, how followers get lines; the files of lines and of events,
 their limits, and what follows if the disk refuses them. Never: reading a stderr or limiting its
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from metamcp_supervisor.telemetry.journal import Feed, Follower
 from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc import codec
-from metamcp_worker.ipc.process_names import MARK
+from metamcp_worker.ipc.process_names import MARK, base
 
 T = TypeVar("T")
 FOLDER = "journal"
@@ -390,3 +391,55 @@ def _block(lines: Sequence[LogLine]) -> bytes:
 def _cost(line: LogLine) -> int:
     # Four bytes for a character that is not ASCII is what the interpreter may need at most.
     return LINE_BYTES_EXTRA + len(line.text) * (1 if line.text.isascii() else 4)
+
+
+MINUTE_S = 60.0
+
+
+class _Minute(Struct):
+    """Use of the log by a server. `ends`: by the monotonic clock; `written`, `left_out`: bytes."""
+
+    ends: float
+    written: int = 0
+    lines: int = 0
+    left_out: int = 0
+
+
+class ServerBudgets:
+    """Bytes of the log that each server has used in its minute. A server's processes for single
+    clients share its budget."""
+
+    def __init__(self, minute_s: float = MINUTE_S) -> None:
+        self.minute_s = minute_s
+        self._minutes: dict[str, _Minute] = {}
+
+    def admit(self, server: str, size: int, bytes_max: int, now: float) -> bool:
+        """Whether to write a line of so many bytes; if not, it is counted."""
+        name = base(server)
+        minute = self._minutes.get(name)
+        if minute is None or (now >= minute.ends and not minute.lines):
+            minute = self._minutes[name] = _Minute(now + self.minute_s)
+        if minute.written < bytes_max and not minute.lines:
+            minute.written += size
+            return True
+        minute.lines += 1
+        minute.left_out += size
+        return False
+
+    @property
+    def has_left_out(self) -> bool:
+        """Whether lines were left out that `take_over` has not returned."""
+        return any(minute.lines for minute in self._minutes.values())
+
+    def take_over(self, now: float) -> list[tuple[str, str]]:
+        """Forget the minutes that are over. Return the servers of which lines were left out, each
+        with a sentence."""
+        over = [name for name, minute in self._minutes.items() if now >= minute.ends]
+        ended = [(name, self._minutes.pop(name)) for name in over]
+        return [(name, self._describe(name, minute)) for name, minute in ended if minute.lines]
+
+    def _describe(self, server: str, minute: _Minute) -> str:
+        return (
+            f"… {minute.lines:,} more lines ({minute.left_out:,} bytes) in the last"
+            f" {self.minute_s:g} s are left out here; 'metamcp ctl logs {server}' has the newest"
+        )

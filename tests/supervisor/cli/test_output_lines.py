@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from metamcp_supervisor.cli import output
-from metamcp_supervisor.cli.output import ServerBudgets, ServiceLines, level_of
+from metamcp_supervisor.cli.output import ServiceLines, level_of
+from metamcp_supervisor.telemetry.logs import MINUTE_S, ServerBudgets
 from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc.spec import LogSpec
 from tests.supervisor.stage import until
@@ -21,7 +22,7 @@ LINE = LogLine(seq=1, time=2.5, server="git", stream="stderr", text="a\nb")
 
 @contextmanager
 def speaking(
-    form: str, written: list[str], minute_s: float = output.MINUTE_S
+    form: str, written: list[str], minute_s: float = MINUTE_S
 ) -> Generator[ServiceLines, None, None]:
     """`written`: all lines, at the end. The loggers are then as before."""
     own, root = logging.getLogger("metamcp"), logging.getLogger()
