@@ -75,7 +75,7 @@ def backup(
     servers only with their key. Also the certificate authority and the runs of workflows are in
     it. The audit is not: the verb says where it is.
     """
-    directory = Path(state_dir) if state_dir else _find_state_dir(path, runtime_dir)[0]
+    directory = Path(state_dir) if state_dir else find_state_dir(path, runtime_dir)[0]
     with _as_failures():
         names, private = copies.list_files(directory, PLAIN), copies.list_files(directory, SECRETS)
     passphrase = b""
@@ -127,7 +127,7 @@ def restore(
     if state_dir:
         directory, remedy = Path(state_dir), ""
     else:
-        directory, runs = _find_state_dir(path, runtime_dir)
+        directory, runs = find_state_dir(path, runtime_dir)
         remedy = f" with --state-dir {directory}" if runs else ""
     claim_fd = claim_state_dir(
         directory, f"stop it first ('metamcp down'), then restore{remedy}", gives=True
@@ -198,7 +198,7 @@ def _get_passphrase(variable: str | None, file: str | None, *, new: bool) -> byt
     return text.encode()
 
 
-def _find_state_dir(config: Path | None, runtime_dir: str | None) -> tuple[Path, bool]:
+def find_state_dir(config: Path | None, runtime_dir: str | None) -> tuple[Path, bool]:
     """Return the state directory of the gateway that runs, or else of the configuration, and
     whether one runs. Raises Failed."""
     directory = runtime_dir

@@ -24,6 +24,7 @@ from metamcp_supervisor.cli.errors import (
     gateway_options,
     say,
     state_option,
+    tell,
     yes_option,
 )
 from metamcp_supervisor.cli.progress import progress
@@ -214,6 +215,31 @@ def rotate_pepper(location: GatewayPlace, grace: str, yes: bool, as_json: bool) 
     click.echo(f"the pepper is new; {count} {verb}{when}", err=True)
     for front in rotated.unconfirmed:
         click.echo(f"metamcp: {front} did not confirm this in time", err=True)
+
+
+@keys.command("rotate-tokens")
+@json_option
+@click.pass_obj
+def rotate_tokens(location: GatewayPlace, as_json: bool) -> None:
+    """Make a new key for the tokens of remote servers, and encrypt them again with it.
+
+    A running gateway goes on with its tokens. If this is interrupted, run it again.
+    """
+    from metamcp_supervisor.cli.backup import find_state_dir
+    from metamcp_supervisor.servers.tokens import TokenKeys
+
+    directory = location.state_dir
+    if directory is None:
+        directory = str(find_state_dir(location.config, location.runtime_dir)[0])
+    try:
+        names = TokenKeys(Path(directory), os.environ).rotate()
+    except MetaMCPError as error:
+        raise Failed(Exit.FAILED, f"the key of the tokens is not replaced: {error}") from None
+    if as_json:
+        tell(files=len(names))
+        return
+    count = f"{len(names)} file{'s' * (len(names) != 1)}"
+    say(f"the key of the tokens is new; {count} encrypted again")
 
 
 @keys.command()

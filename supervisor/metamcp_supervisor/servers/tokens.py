@@ -1,7 +1,7 @@
 """The directory of the tokens for remote servers, and the key that encrypts them.
 
-Owns: the path of the directory, finding the key, making the key once, the ends of tokens. Never:
-encryption, speaking OAuth (the worker of a server does all that).
+Owns: the path of the directory, finding the key, making the key once, whether it can be replaced,
+the ends of tokens. Never: encryption, speaking OAuth (the worker of a server does all that).
 
 The key comes from the environment, from systemd, or from a file beside the directory of the tokens,
 which is created when it is first needed. Only the first two keep the key apart from the tokens: a
@@ -72,6 +72,34 @@ class TokenKeys:
         record = vault.find_usable(server.name, bare(server.url or ""), oauth.client_id)
         return record.expires_at or None if record and not record.refresh_token else None
 
+    def rotate(self) -> list[str]:
+        """Replace the key in the file, and encrypt all tokens with the new one. Gateways and their
+        workers find it there, so they go on. Return the names of the files that were encrypted
+        again. Raises KeyUnfit and VaultUnfit. Blocks."""
+        from metamcp_worker.oauth.vault import Vault
+
+        path = self._state_dir / FILE
+        location = f"${VARIABLE}" if self._given else self._credential_path()
+        if location or not os.path.lexists(path):
+            problem = f"in {location}" if location else "not there"
+            advice = "after another key is set there, log in to each server again"
+            raise KeyUnfit(
+                f"only a key in {path} can be replaced, and the key is {problem}"
+                + (f"; {advice}" if location else "")
+            )
+        if (owner := path.lstat().st_uid) != os.geteuid():
+            raise KeyUnfit(f"{path} belongs to user id {owner}; run this as that user")
+        vault = Vault(str(self._state_dir / STORE), base64.b64decode(self._find()))
+        try:
+            return list(vault.rotate(secrets.token_bytes(KEY_BYTES)))
+        except OSError as error:
+            raise KeyUnfit(f"{error.filename or path}: {error.strerror}") from None
+
+    def _credential_path(self) -> str:
+        """Return where systemd has put the key; empty if it has not."""
+        path = os.path.join(self._credentials, CREDENTIAL)
+        return path if self._credentials and os.path.lexists(path) else ""
+
     def _find(self) -> str:
         if self._given:
             return _check_key(self._given, f"${VARIABLE}")
@@ -83,7 +111,7 @@ class TokenKeys:
         try:
             if not os.path.lexists(path):
                 _make(path)
-            return _check_key(files.secret(path), str(path))
+            return _check_key(files.secret(path).partition("\n")[0], str(path))
         except Unresolved as error:
             raise KeyUnfit(f"the tokens have no key: {error}") from None
         except OSError as error:

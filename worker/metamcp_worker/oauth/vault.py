@@ -1,12 +1,17 @@
 """Tokens for remote servers, encrypted, on disk.
 
-Owns: the files, their names and format, the treatment of unreadable files, locks between processes.
-Never: the place of the key, how tokens are obtained, the use of tokens.
+Owns: the files, their names and format, the treatment of unreadable files, locks between processes,
+a new key for all of them. Never: where the key of a process comes from, how tokens are obtained,
+the use of tokens.
 
 There is one file for each server, authorization server and principal. The file name shows the name
 of the server; principal and authorization server are hashed. Name and content are bound together: a
 file that was renamed, or copied over another one, is as unreadable as a damaged one. An unreadable
 file counts as absent, because the remedy is the same: to get authorized again.
+
+A key from the file beside the directory can be replaced while processes have it. The file then has
+the new key first, the old key until the last record is encrypted again, and the digests of earlier
+keys. A process whose key is among them takes the new one; a key from elsewhere is in no file.
 """
 
 import asyncio
@@ -18,8 +23,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct, structs
@@ -28,13 +32,19 @@ from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.spec import OAuthSpec, ServerSpec
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 PRINCIPAL = "local"
 """Principal that owns the tokens, as long as the gateway does not distinguish its clients."""
 KEY_BYTES = 32
 """Bytes of the key, which is for AES-256."""
+KEY_FILE = "oauth.key"
+"""File with the key, beside the directory of the records."""
+KEY_FILE_BYTES_MAX = 4096
+REPLACED = "replaced:"
+REPLACED_MAX = 32
+"""Maximum number of earlier keys whose digests the file has: a process that was not seen for so
+many rotations has to start again."""
+KEY_LOCK_S_MAX = 2.0
+"""Maximum seconds to wait until another process has encrypted a record with a new key."""
 RECORD_BYTES_MAX = 256 * 1024
 """Maximum bytes of a record; tokens have some KiB, and metadata of authorization servers more."""
 ISSUERS_MAX = 8
@@ -106,6 +116,44 @@ class _Client(Struct):
     client_id: str = ""
 
 
+class KeyRing(Struct, frozen=True):
+    """Content of the key file. `keys`: the key that encrypts, and while records are encrypted
+    again, the key before it; `replaced`: digests of earlier keys."""
+
+    keys: tuple[bytes, ...]
+    replaced: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "KeyRing":
+        """Read the content of the file. Raises ValueError."""
+        words = text.split()
+        keys = [base64.b64decode(word, validate=True) for word in words if REPLACED not in word]
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError("not the content of a key file")
+        replaced = [word.removeprefix(REPLACED) for word in words if REPLACED in word]
+        return cls(tuple(keys), tuple(replaced))
+
+    def __bytes__(self) -> bytes:
+        lines = [base64.b64encode(key).decode() for key in self.keys]
+        return "".join(
+            f"{line}\n" for line in (*lines, *(REPLACED + each for each in self.replaced))
+        ).encode()
+
+    def has(self, key: bytes) -> bool:
+        """Whether the file has or had this key."""
+        return key in self.keys or _digest_of_key(key) in self.replaced
+
+    def begin(self, fresh: bytes) -> "KeyRing":
+        """Return the ring with a fresh key, unless such a change is under way."""
+        return self if len(self.keys) > 1 else KeyRing((fresh, *self.keys), self.replaced)
+
+    def finish(self) -> "KeyRing":
+        """Return the ring with the new key alone."""
+        key, *before = self.keys
+        replaced = (*map(_digest_of_key, before), *self.replaced)
+        return KeyRing((key,), replaced[:REPLACED_MAX])
+
+
 class Vault:
     """Store of records. `directory`: created when it is first needed. `key`: 32 bytes. `warnings`:
     sentences about files that were not used, for the caller to take out."""
@@ -169,12 +217,12 @@ class Vault:
                 f"the tokens for server '{record.server}' are not stored: they and the metadata of"
                 f" {record.issuer} have {len(data)} bytes, the limit is {RECORD_BYTES_MAX}"
             )
-        nonce = os.urandom(_NONCE_BYTES)
-        sealed = _MAGIC + nonce + self._cipher().encrypt(nonce, data, _make_associated_data(name))
         try:
             self._prepare()
-            self._write(name, sealed)
-            self._prune(record)
+            with self._hold_key(fcntl.LOCK_SH):
+                key = self._take_keys()[0]
+                _write(self._path(name), _seal(name, data, key))
+                self._prune(record)
         except OSError as error:
             raise VaultUnfit(
                 f"the tokens for server '{record.server}' cannot be stored in {self._directory}:"
@@ -184,10 +232,13 @@ class Vault:
     def forget(self, server: str, principal: str = PRINCIPAL) -> int:
         """Remove all files of this server, readable or not, and return the number of token files.
         Raises VaultUnfit."""
+        if not os.path.isdir(self._directory):
+            return 0
         names = self._names(server, principal)
         try:
-            for name in names:
-                os.unlink(self._path(name))
+            with self._hold_key(fcntl.LOCK_SH):
+                for name in names:
+                    os.unlink(self._path(name))
             for action in (REFRESH, CHANGE):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._path(_lock(server, principal, action)))
@@ -198,7 +249,86 @@ class Vault:
             ) from None
         return len(names)
 
+    # --- the key ----------------------------------------------------------------------------
+
+    def rotate(self, fresh: bytes) -> Iterator[str]:
+        """Give the key file a fresh key, encrypt every record with it, and remove the key before
+        it; yield the name of each record that was encrypted again. Finish a rotation that broke off
+        with its key instead. A record that no key opens stays as it is. Raises VaultUnfit and
+        OSError."""
+        path = self._key_path()
+        self._prepare()
+        with self._hold_key(fcntl.LOCK_EX):
+            ring = _read_ring(path)
+            names = self._records()
+            if names and not any(self._unseal(name, ring.keys) for name in names):
+                raise VaultUnfit(
+                    f"the tokens in {self._directory} were not written with the key in {path}"
+                )
+            _write(path, bytes(ring.begin(fresh)))
+        for name in names:
+            with self._hold_key(fcntl.LOCK_EX):
+                is_sealed = self._seal_again(name, _read_ring(path))
+            if is_sealed:
+                yield name
+        with self._hold_key(fcntl.LOCK_EX):
+            ring = _read_ring(path)
+            for name in self._records():
+                self._seal_again(name, ring)
+            _write(path, bytes(ring.finish()))
+
+    def _seal_again(self, name: str, ring: KeyRing) -> bool:
+        """Encrypt a record with the new key; return whether it was encrypted with another one.
+        Raises OSError."""
+        key, *before = ring.keys
+        data = None if self._unseal(name, [key]) else self._unseal(name, before)
+        if data is not None:
+            _write(self._path(name), _seal(name, data, key))
+        return data is not None
+
+    def _unseal(self, name: str, keys: Iterable[bytes]) -> bytes | None:
+        """Return the content of a record; None if it is gone, or none of these keys opens it.
+        Raises OSError."""
+        try:
+            sealed = self._read_sealed(name)
+        except FileNotFoundError:
+            return None
+        return None if sealed is None else _unseal(name, sealed, keys)
+
+    def _take_keys(self) -> tuple[bytes, ...]:
+        """Return the keys that open records now; the first one encrypts. Take the new key if the
+        file says that this one was replaced."""
+        try:
+            ring = _read_ring(self._key_path())
+        except (OSError, VaultUnfit):
+            return (self._key,)
+        if not ring.has(self._key):
+            return (self._key,)
+        self._key = ring.keys[0]
+        return ring.keys
+
+    def _key_path(self) -> str:
+        return os.path.join(os.path.dirname(self._directory), KEY_FILE)
+
+    @contextlib.contextmanager
+    def _hold_key(self, action: int) -> Generator[None]:
+        """Hold the lock on the key of all records: LOCK_SH to use the key, LOCK_EX to replace it.
+        Raises VaultUnfit after KEY_LOCK_S_MAX, and OSError."""
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            ends = time.monotonic() + KEY_LOCK_S_MAX
+            while not _has_locked(fd, action):
+                if time.monotonic() >= ends:
+                    raise VaultUnfit(f"another process changes the key of {self._directory}")
+                time.sleep(_LOCK_S_STEP)
+            yield
+        finally:
+            os.close(fd)
+
     # --- files ------------------------------------------------------------------------------
+
+    def _records(self) -> list[str]:
+        return sorted(name for name in os.listdir(self._directory) if name.endswith(_SUFFIX))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
@@ -227,7 +357,18 @@ class Vault:
         if sealed is None:
             self._unusable(name, "is not a file that the gateway wrote")
             return None
-        return self._decrypt(name, sealed)
+        data = _unseal(name, sealed, [self._key])
+        if data is None:
+            with contextlib.suppress(OSError, VaultUnfit), self._hold_key(fcntl.LOCK_SH):
+                data = self._unseal(name, self._take_keys())
+        if data is None:
+            self._unusable(name, "was written with another key, or damaged")
+            return None
+        try:
+            return codec.decode_as(TokenRecord, data)
+        except codec.Malformed:
+            self._unusable(name, "was written by another version")
+            return None
 
     def _read_sealed(self, name: str) -> bytes | None:
         """Return the content of a regular file of this user's, with the right first bytes and not
@@ -239,21 +380,6 @@ class Vault:
             ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
             data = file.read(limit + 1) if ours and status.st_size <= limit else b""
         return data if data.startswith(_MAGIC) and len(data) <= limit else None
-
-    def _decrypt(self, name: str, sealed: bytes) -> TokenRecord | None:
-        from cryptography.exceptions import InvalidTag
-
-        begin = len(_MAGIC) + _NONCE_BYTES
-        try:
-            data = self._cipher().decrypt(
-                sealed[len(_MAGIC) : begin], sealed[begin:], _make_associated_data(name)
-            )
-            return codec.decode_as(TokenRecord, data)
-        except codec.Malformed:
-            self._unusable(name, "was written by another version")
-        except (InvalidTag, ValueError):
-            self._unusable(name, "was written with another key, or damaged")
-        return None
 
     def _unusable(self, name: str, problem: str) -> None:
         self.warnings.append(f"tokens are not used: {self._path(name)} {problem}")
@@ -269,36 +395,12 @@ class Vault:
         if status.st_mode & 0o077:
             raise VaultUnfit(_open(self._directory))
 
-    def _write(self, name: str, sealed: bytes) -> None:
-        """Write the file whole or not at all. Raises OSError."""
-        fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=self._directory)  # mode 0600
-        try:
-            with open(fd, "wb") as file:
-                file.write(sealed)
-                file.flush()
-                os.fsync(fd)
-            os.replace(made, self._path(name))
-        except OSError:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(made)
-            raise
-        folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
     def _prune(self, newest: TokenRecord) -> None:
         """Remove the oldest records beyond ISSUERS_MAX. Raises OSError."""
         names = self._names(newest.server, newest.principal)
         ages = sorted((os.stat(self._path(name)).st_mtime, name) for name in names)
         for _, name in ages[:-ISSUERS_MAX]:
             os.unlink(self._path(name))
-
-    def _cipher(self) -> "AESGCM":
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        return AESGCM(self._key)
 
 
 def _try_lock(path: str) -> int:
@@ -316,6 +418,74 @@ def _try_lock(path: str) -> int:
         raise
     os.close(fd)
     return -1
+
+
+def _has_locked(fd: int, action: int) -> bool:
+    """Try to lock a directory. On a file system without such locks LOCK_SH counts as taken. Raises
+    OSError."""
+    try:
+        fcntl.flock(fd, action | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        if action == fcntl.LOCK_EX:
+            raise
+    return True
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file for this user alone, whole or not at all. Raises OSError."""
+    directory, name = os.path.split(path)
+    fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=directory)  # mode 0600
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        os.replace(made, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)
+        raise
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read_ring(path: str) -> KeyRing:
+    """Read the key file, which must be for this user alone. Raises VaultUnfit and OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        data = file.read(KEY_FILE_BYTES_MAX) if stat.S_ISREG(status.st_mode) else b""
+    if status.st_uid not in {0, os.geteuid()} or status.st_mode & 0o077:
+        raise VaultUnfit(f"others can change or read {path}; run 'chmod 600' on it")
+    try:
+        return KeyRing.parse(data.decode("ascii"))
+    except ValueError:
+        raise VaultUnfit(f"{path} has no key for the tokens") from None
+
+
+def _seal(name: str, data: bytes, key: bytes) -> bytes:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(_NONCE_BYTES)
+    return _MAGIC + nonce + AESGCM(key).encrypt(nonce, data, _make_associated_data(name))
+
+
+def _unseal(name: str, sealed: bytes, keys: Iterable[bytes]) -> bytes | None:
+    """Return the content of a file; None if none of these keys opens it."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    begin = len(_MAGIC) + _NONCE_BYTES
+    nonce, body, bound = sealed[len(_MAGIC) : begin], sealed[begin:], _make_associated_data(name)
+    for key in keys:
+        with contextlib.suppress(InvalidTag, ValueError):
+            return AESGCM(key).decrypt(nonce, body, bound)
+    return None
 
 
 def bare(url: str) -> str:
@@ -338,6 +508,10 @@ def _lock(server: str, principal: str, action: str) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _digest_of_key(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
 
 
 def _make_associated_data(name: str) -> bytes:
