@@ -9,10 +9,9 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pkgutil import resolve_name
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from metamcp_supervisor.config import environment, files, workspaces
 from metamcp_supervisor.config.config import SERVER_EVENTS, Config
@@ -91,14 +90,13 @@ class HookNames:
         return "recovered" if was_down and state == "ready" else ""
 
 
-@dataclass(slots=True)
-class HookBatch:
+class HookBatch(Struct):
     """Events of one name since the command ran for it last: the newest, how many there are, and
     their servers."""
 
     newest: JournalEvent
     count: int = 0
-    servers: dict[str, None] = field(default_factory=dict[str, None])
+    servers: dict[str, None] = {}
 
     def add(self, event: JournalEvent) -> None:
         self.newest = event
