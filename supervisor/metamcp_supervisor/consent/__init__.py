@@ -12,6 +12,6 @@ FEATURE = Feature(
             "Answer for calls that need the consent of a person.",
         )
     },
-    verbs="metamcp_supervisor.consent.consent_orders:VERBS",
+    verbs="metamcp_supervisor.consent.consents:VERBS",
     service="metamcp_supervisor.consent.consents:Consents",
 )

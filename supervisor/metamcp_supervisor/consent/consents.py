@@ -1,8 +1,8 @@
 """Consent to calls: questions that are open in fronts, and grants that count until a time.
 
 Owns: the rows of the grants in the database, sending them to all fronts, passing the answer of an
-operator on to the front that asks. Never: asking clients, deciding which calls need consent (fronts
-do).
+operator on to the front that asks; the verbs of the control socket about it, their parameters and
+the journal's words. Never: asking clients, deciding which calls need consent (fronts do).
 
 A grant is void as soon as the rules, the definition of its tool or its API key are not the same any
 more: fronts compare the first two with each call, and the key has no calls. Here such grants are
@@ -14,13 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
+from typing import Literal
+
+from msgspec import Struct
 
 from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.services import ChangeParams, ControlStream, GatewayControl, Verb
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.roles.role_process import GatewayService, ServiceContext
 from metamcp_supervisor.servers import specs
 from metamcp_supervisor.store.database import Rows, StoreError
 from metamcp_supervisor.telemetry.journal import WAITING
+from metamcp_supervisor.verbs import ConsentList, Exit
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import (
     CALLS_KEY,
@@ -36,7 +42,7 @@ from metamcp_worker.ipc.consent_records import (
     rules_mark,
 )
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.errors import MetaMCPError
+from metamcp_worker.ipc.errors import MetaMCPError, ProtocolError
 
 GRANTS_MAX = 4096
 """Maximum stored grants; the oldest makes room for a new one."""
@@ -241,3 +247,59 @@ def _put(base: Rows, rows: Sequence[tuple[str, str]]) -> None:
 def _read_grants(rows: Rows) -> tuple[ConsentGrant, ...]:
     records = rows.read("SELECT body FROM consent ORDER BY id")
     return tuple(codec.decode_as(ConsentGrant, body.encode()) for (body,) in records)
+
+
+# The verbs about it
+
+
+class ConsentQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of `consent`."""
+
+
+class ConsentOrder(ChangeParams, frozen=True, kw_only=True):
+    """Parameters of `consent-change`. `ids`: of one question, or of grants to revoke, none for all
+    of them; `scope`: what is agreed to."""
+
+    what: Literal["approve", "deny", "revoke"]
+    ids: tuple[str, ...] = ()
+    scope: ConsentScope = "once"
+
+
+def about(params: ConsentOrder, result: object) -> Sequence[str]:
+    """Return the words of the audit for an order."""
+    return (params.what, *params.ids)
+
+
+async def consent(gateway: GatewayControl, line: ControlStream, params: ConsentQuery) -> object:
+    """Return the open questions and the grants."""
+    consents = gateway.service(Consents)
+    return ConsentList(questions=consents.questions(), grants=consents.grants())
+
+
+async def consent_change(
+    gateway: GatewayControl, line: ControlStream, params: ConsentOrder
+) -> object:
+    """Carry out an order. Raises ProtocolError."""
+    try:
+        if params.what == "revoke":
+            revoked = gateway.service(Consents).revoke(params.ids)
+            _note(gateway, line, f"{len(revoked)} grants revoked")
+            return ConsentList(grants=revoked)
+        (name,) = params.ids or ("",)
+        scope = params.scope if params.what == "approve" else None
+        question = gateway.service(Consents).decide(name, scope, line.caller)
+    except MetaMCPError as error:
+        raise ProtocolError(Exit.of(error), str(error)) from None
+    done = f"approved ({scope})" if scope else "denied"
+    _note(gateway, line, f"{question.server}/{question.tool} {done}")
+    return ConsentList(questions=(question,))
+
+
+def _note(gateway: GatewayControl, line: ControlStream, text: str) -> None:
+    gateway.journal.add("gateway", "consent", f"{text} by {line.caller}")
+
+
+VERBS = {
+    "consent": Verb(ConsentQuery, consent, Role.OPERATOR, reads=True),
+    "consent-change": Verb(ConsentOrder, consent_change, Role.OPERATOR, about=about),
+}
