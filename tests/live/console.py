@@ -1,12 +1,13 @@
-"""The console of a real gateway, asked over HTTP as its script asks in a browser."""
+"""The console of a real gateway, asked over HTTP as its script asks in a browser, and as programs
+ask."""
 
 import http.client
 import json
 from html.parser import HTMLParser
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
-from tests.live.gateway import Gateway
+from tests.live.gateway import Gateway, fake, free_port
 
 
 class Markup(HTMLParser):
@@ -86,3 +87,43 @@ class ConsoleBrowser:
         status, body = self.ask("POST", f"/f{path}", urlencode(named))
         assert status == 200, body
         return Markup(body)
+
+
+class Steered(Gateway):
+    """Gateway whose console listens from the start, on loopback."""
+
+    def __init__(self) -> None:
+        self.console_port = free_port()
+        listen = f'[gateway]\nconsole_listen = "127.0.0.1:{self.console_port}"\n'
+        super().__init__({"git": fake("--garbage"), "db": fake()}, extra=listen)
+
+    @property
+    def console_url(self) -> str:
+        return f"http://127.0.0.1:{self.console_port}"
+
+    @property
+    def streams(self) -> int:
+        """How many pages and commands follow the gateway."""
+        (console,) = (role for role in self.status()["roles"] if role["role"] == "console")
+        found: int = console["counts"].get("streams", 0)
+        return found
+
+    def key(self, name: str, scope: str) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(
+            self.run("keys", "create", name, "--scope", f"console:{scope}", "--json").stdout
+        )
+        return made
+
+    def post(
+        self, key: str, body: object, method: str = "POST", **headers: str
+    ) -> tuple[int, str, dict[str, str]]:
+        """Status, body and headers of the answer of the console to a program."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.console_port, timeout=30)
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {**({"Authorization": f"Bearer {key}"} if key else {}), **names}
+        try:
+            connection.request(method, "/control", json.dumps(body), given)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(), dict(answer.getheaders())
+        finally:
+            connection.close()

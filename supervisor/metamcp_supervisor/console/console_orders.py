@@ -181,7 +181,7 @@ async def news(gateway: GatewayControl, line: ControlStream, params: NoParams) -
     try:
         await line.answer({"v": VERSION})
         push([])
-        while line.session is None or gateway.sessions.goes_on(line.session):
+        while gateway.sessions.goes_on(line.session):
             begun = time.monotonic()
             await line.wait_for_wake(LOOK_S)
             kinds = {kind_of(event) for event in follower.take()} | seen.new()
@@ -226,7 +226,7 @@ class _FigureChanges:
 
 
 VERBS = {
-    "console": Verb(ConsoleParams, console, about=about_link),
+    "console": Verb(ConsoleParams, console, about=about_link, of_machine=True),
     "console-login": Verb(ConsoleLogin, login, about=about_login),
     "console-logout": Verb(NoParams, logout, Role.VIEWER),
     "console-sessions": Verb(NoParams, sessions, reads=True),

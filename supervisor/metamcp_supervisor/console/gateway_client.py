@@ -1,12 +1,13 @@
-"""Connection of the console to the control socket, in the name of a session.
+"""Connection of the console to the control socket, in the name of a session or an API key.
 
-Owns: the hello with the token of the session, requests one after the other, what an answer means.
-Never: rights (the gateway has the role of the session), what a verb does.
+Owns: the hello with the token of the session or the key, requests one after the other, what an
+answer means. Never: rights (the gateway has the role of the session), what a verb does.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,6 +25,19 @@ CLOSED = "the gateway closed the connection; it may be stopping"
 class _Welcome(Struct, frozen=True):
     role: str = ""
     key: str = ""
+
+
+class VerbRequest(Struct, frozen=True):
+    """Request of a program for a verb, as the control socket takes it."""
+
+    method: str
+    params: dict[str, Any] = {}
+    id: int | str = 1
+
+    @property
+    def follows(self) -> bool:
+        """Whether notifications come after the result, without an end."""
+        return self.params.get("follow") is True or self.method == "news"
 
 
 class SessionEnded(Failed):
@@ -68,17 +82,28 @@ class GatewayClient:
                 return
             yield message.method, bytes(message.params)
 
+    async def pass_on(self, request: VerbRequest) -> AsyncIterator[tuple[bytes, Envelope]]:
+        """Yield each line of the answer to a request, with its end, and what it means. Raises
+        Failed."""
+        members = {"id": request.id, "method": request.method, "params": request.params}
+        self._writer.write(codec.dump({"jsonrpc": "2.0", **members}) + b"\n")
+        while True:
+            line = await self._read_line(None)
+            message = codec.envelope(line)
+            yield line, message
+            if message.method is None and (bytes(message.error) or not request.follows):
+                return
+
     def close(self) -> None:
         """End what is being waited for, too."""
         self._writer.close()
 
-    async def greet(self, directory: str, session: str) -> None:
-        """Show the token of the gateway and of the session. Raises Failed, and SessionEnded."""
+    async def greet(self, directory: str, credential: Mapping[str, str]) -> None:
+        """Show the token of the gateway, and the credential. Raises Failed, and SessionEnded."""
         message = await self._read(ANSWER_S)
         if message.method != "hello":
             client.result(message)
-        params = {"token": client.token(directory), "session": session}
-        await self._send("hello", params)
+        await self._send("hello", {"token": client.token(directory), **credential})
         _, raw = await self._read_answer(ANSWER_S)
         welcome = codec.decode_as(_Welcome, raw)
         self.role, self.key = Role.parse_role(welcome.role) or Role.VIEWER, welcome.key
@@ -105,6 +130,9 @@ class GatewayClient:
             items.append(bytes(message.params))
 
     async def _read(self, timeout_s: float | None) -> Envelope:
+        return codec.envelope(await self._read_line(timeout_s))
+
+    async def _read_line(self, timeout_s: float | None) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._reader.readline()
@@ -116,13 +144,16 @@ class GatewayClient:
             line = b""
         if not line:
             raise Failed(Exit.NOT_RUNNING, CLOSED)
-        return codec.envelope(line)
+        return line
 
 
 @contextlib.asynccontextmanager
-async def connect_gateway(directory: str, session: str) -> AsyncGenerator[GatewayClient]:
-    """Connect to the gateway of this runtime directory for a session; with an empty one, for the
-    gateway's own user. Raises Failed, and SessionEnded."""
+async def connect_gateway(
+    directory: str, session: str = "", *, key: str = "", address: str = ""
+) -> AsyncGenerator[GatewayClient]:
+    """Connect to the gateway of this runtime directory for a session, or for an API key that a
+    program at an address shows; with neither, for the gateway's own user. Raises Failed, and
+    SessionEnded."""
     path = runtime.socket_path(directory)
     try:
         reader, writer = await asyncio.open_unix_connection(path, limit=LINE_BYTES_MAX)
@@ -130,7 +161,7 @@ async def connect_gateway(directory: str, session: str) -> AsyncGenerator[Gatewa
         raise Failed(Exit.NOT_RUNNING, CLOSED) from None
     try:
         gateway = GatewayClient(reader, writer)
-        await gateway.greet(directory, session)
+        await gateway.greet(directory, {"session": session, "key": key, "address": address})
         yield gateway
     finally:
         writer.close()

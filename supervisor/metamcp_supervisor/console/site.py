@@ -1,12 +1,15 @@
 """HTTP of the console: who may ask, which page answers, and the headers of every answer; the
-document and the frame around the pages.
+document and the frame around the pages; verbs for programs.
 
 Owns: the check of `Host`, of the origin and of the session, the paths, the order of the pages, the
-top bar. Never: what a page shows (its own module), rights and sessions (the gateway), sockets (the
-server).
+top bar, the path of verbs. Never: what a page shows (its own module), rights and sessions (the
+gateway), sockets (the server).
 
 No cookie exists, so a request that another page makes a browser send has no session. Still each
 request for data must come from the console's own page, as the browser says itself.
+
+A program posts a verb of the control socket to `/control`, with an API key and without a session,
+and gets the lines of the answer. No request of a browser is answered there.
 """
 
 import asyncio
@@ -36,22 +39,29 @@ from metamcp_supervisor.console import (
     views_page,
 )
 from metamcp_supervisor.console import fragments as ui
-from metamcp_supervisor.console.gateway_client import GatewayClient, SessionEnded, connect_gateway
+from metamcp_supervisor.console.gateway_client import (
+    GatewayClient,
+    SessionEnded,
+    VerbRequest,
+    connect_gateway,
+)
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest, feature_pages
+from metamcp_supervisor.control import client
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.client import Failed
-from metamcp_supervisor.control.console_sessions import ConsoleOn
+from metamcp_supervisor.control.console_sessions import NOT_A_KEY, ConsoleOn
 from metamcp_supervisor.verbs import Exit, LogLine
 from metamcp_worker.http import request_head
 from metamcp_worker.http.request_head import Head, Hosts, place_of
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc import codec
+from metamcp_worker.ipc.envelope import Envelope
 from metamcp_worker.ipc.errors import TooLarge
 
 log = logging.getLogger("metamcp.console")
 
 BODY_BYTES_MAX = 1024 * 1024
-"""Maximum bytes of a form."""
+"""Maximum bytes of a form, or of a verb with its parameters."""
 LOGIN_BYTES_MAX = 4 * 1024
 """Maximum bytes of a login, which anybody may send."""
 FIELDS_MAX = 2000
@@ -59,12 +69,12 @@ FIELDS_MAX = 2000
 ASKS_MAX = 16
 """Maximum requests that ask the gateway at once; more of them wait."""
 STREAMS_MAX = 16
-"""Maximum streams of news at once, one for each browser. Both together leave connections of the
-control socket to operators (`ControlLimits.connections_max`)."""
+"""Maximum streams of news at once, one for each browser, and of programs that follow. Both together
+leave connections of the control socket to operators (`ControlLimits.connections_max`)."""
 OWN_ASKS_MAX = 8
 OWN_STREAMS_MAX = 4
-"""How many of both one session may have, and of streams one API key: a browser has one stream, and
-for a moment two, when another tab takes over."""
+"""How many of both one session may have, and one API key: a browser has one stream, and for a
+moment two, when another tab takes over."""
 STATIC = {
     "htmx.js": "text/javascript; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
@@ -72,6 +82,9 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
+LINES = "application/x-ndjson"
+PROGRAMS = "/control"
+"""Path of verbs for programs."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src"
@@ -92,6 +105,7 @@ _STATUS = {
     Exit.USAGE: 400, Exit.CONFIG: 422,
 }  # fmt: skip
 ENDED = "This session has ended."
+REFUSED = Failed(Exit.DENIED, NOT_A_KEY)
 
 
 class NotServed(Exception):
@@ -144,6 +158,9 @@ class ConsoleSite:
             if path.startswith("/static/"):
                 self._static(request, path.removeprefix("/static/"))
                 return None
+            if path == PROGRAMS:
+                self._check_program(request.head)
+                return self._carry_out(request, self._session(request.head))
             kind = path.partition("/")[2].partition("/")[0]
             if kind not in ("f", "login", "logout", "frame", "events", "download"):
                 self._check_method(request.head, "GET", "HEAD")
@@ -152,7 +169,11 @@ class ConsoleSite:
             self._check_origin(request.head)
             return self._private(request, kind, path, query.decode("utf-8", "replace"))
         except NotServed as error:
-            self._send(request, error.status, TEXT, f"{error}\n".encode())
+            if path == PROGRAMS:
+                refusal = REFUSED if error.status == 401 else Failed(Exit.FAILED, str(error))
+                self._refuse_verb(request, error.status, refusal)
+            else:
+                self._send(request, error.status, TEXT, f"{error}\n".encode())
             return None
 
     # Checks
@@ -178,6 +199,13 @@ class ConsoleSite:
         ):
             raise NotServed(403, "Only pages of the console itself may ask for this.")
 
+    def _check_program(self, head: Head) -> None:
+        """Raise NotServed for another method, and for each request that a browser sends for a
+        page."""
+        self._check_method(head, "POST")
+        if {b"origin", b"sec-fetch-site"} & {name for name, _ in head.headers}:
+            raise NotServed(403, "Only programs may ask for this, and no pages.")
+
     def _check_method(self, head: Head, *methods: str) -> None:
         if head.method not in methods:
             raise NotServed(405, f"Use {' or '.join(methods)} here.")
@@ -193,11 +221,36 @@ class ConsoleSite:
     # Answers
 
     @contextlib.asynccontextmanager
-    async def _connect(self, session: str) -> AsyncGenerator[GatewayClient]:
-        """Connect to the gateway, when it is this request's turn. Raises Failed."""
-        own = self._own_asks.setdefault(session, asyncio.Semaphore(OWN_ASKS_MAX))
-        async with own, self._asks, connect_gateway(self._on.runtime_dir, session) as ask:
+    async def _connect(
+        self, session: str = "", key: str = "", address: str = ""
+    ) -> AsyncGenerator[GatewayClient]:
+        """Connect to the gateway, when it is this request's turn, as `connect_gateway` does. Raises
+        Failed."""
+        own = self._own_asks.setdefault(session or key, asyncio.Semaphore(OWN_ASKS_MAX))
+        connected = connect_gateway(self._on.runtime_dir, session, key=key, address=address)
+        async with own, self._asks, connected as ask:
             yield ask
+
+    @contextlib.asynccontextmanager
+    async def _connect_stream(
+        self, session: str = "", key: str = "", address: str = ""
+    ) -> AsyncGenerator[GatewayClient]:
+        """Connect to the gateway for a stream. Raises Failed, and NotServed if it is one too
+        many."""
+        who = "browsers and commands" if key else "browsers"
+        if self.streams >= STREAMS_MAX:
+            reason = f"{STREAMS_MAX} {who} follow the gateway already; close one of them."
+            raise NotServed(503, reason)
+        connected = connect_gateway(self._on.runtime_dir, session, key=key, address=address)
+        noun = "pages and commands" if key else "pages"
+        with _count_stream(self._sessions, session or key, noun):
+            async with connected as ask:
+                with (
+                    _count_stream(self._keys, ask.key, noun)
+                    if ask.key
+                    else contextlib.nullcontext()
+                ):
+                    yield ask
 
     def _static(self, request: HttpRequest, name: str) -> None:
         self._check_method(request.head, "GET", "HEAD")
@@ -365,16 +418,9 @@ class ConsoleSite:
     async def _events(self, request: HttpRequest, session: str) -> None:
         """Pass on the kinds of news, as long as the page is open and the session lasts."""
         try:
-            if self.streams >= STREAMS_MAX:
-                reason = f"{STREAMS_MAX} browsers follow the gateway already; close one of them."
-                raise NotServed(503, reason)
-            with _count_stream(self._sessions, session):
-                async with connect_gateway(self._on.runtime_dir, session) as ask:
-                    with (
-                        _count_stream(self._keys, ask.key) if ask.key else contextlib.nullcontext()
-                    ):
-                        request.begin(self._head(200, "text/event-stream"))
-                        await self._pass_on(request, ask)
+            async with self._connect_stream(session) as ask:
+                request.begin(self._head(200, "text/event-stream"))
+                await self._pass_on(request, ask)
         except NotServed as error:
             self._send(request, error.status, TEXT, f"{error}\n".encode())
             return
@@ -391,6 +437,43 @@ class ConsoleSite:
             if request.lost:
                 return
             await request.send(b"event: %b\ndata: %b\n\n" % (kind.encode(), raw))
+
+    async def _carry_out(self, request: HttpRequest, key: str) -> None:
+        """Pass a verb of a program on to the gateway, and the lines of its answer to the
+        program."""
+        try:
+            body = await request.body(BODY_BYTES_MAX)
+            if body is None:
+                return
+            verb = codec.decode_as(VerbRequest, body)
+            connect = self._connect_stream if verb.follows else self._connect
+            async with connect(key=key, address=request.address) as ask:
+                request.on_lost = ask.close
+                async for line, message in ask.pass_on(verb):
+                    if not request.begun:
+                        request.begin(self._head(_status_of(message), LINES))
+                    await request.send(line)
+        except TooLarge as error:
+            request.last(413, f"{error}\n".encode())
+            return
+        except codec.Malformed as error:
+            self._refuse_verb(request, 400, Failed(Exit.USAGE, f"not a request: {error}"))
+            return
+        except NotServed as error:
+            self._refuse_verb(request, error.status, Failed(Exit.FAILED, str(error)))
+            return
+        except Failed as error:
+            if not request.begun:
+                status = 401 if error.exit == Exit.DENIED else 503
+                self._refuse_verb(request, status, error)
+                return
+        request.end()
+
+    def _refuse_verb(self, request: HttpRequest, status: int, failed: Failed) -> None:
+        error = {"code": int(failed.exit), "message": str(failed)}
+        line = codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
+        more = {"www-authenticate": "Bearer"} if status == 401 else {}
+        self._send(request, status, LINES, line + b"\n", more)
 
     def _head(self, status: int, kind: str, more: Mapping[str, str] = {}) -> bytes:
         headers = {"content-type": kind, **self._secure, **more}
@@ -411,10 +494,10 @@ class ConsoleSite:
 
 
 @contextlib.contextmanager
-def _count_stream(streams: Counter[str], who: str) -> Generator[None]:
+def _count_stream(streams: Counter[str], who: str, noun: str) -> Generator[None]:
     """Count a stream of a session or an API key. Raises NotServed if it is one too many."""
     if streams[who] >= OWN_STREAMS_MAX:
-        reason = f"{OWN_STREAMS_MAX} pages follow the gateway for you already; close one of them."
+        reason = f"{OWN_STREAMS_MAX} {noun} follow the gateway for you already; close one of them."
         raise NotServed(503, reason)
     streams[who] += 1
     try:
@@ -423,6 +506,17 @@ def _count_stream(streams: Counter[str], who: str) -> Generator[None]:
         streams[who] -= 1
         if not streams[who]:
             del streams[who]
+
+
+def _status_of(message: Envelope) -> int:
+    """Return the status of an answer that begins with this message: 200 for a verb that failed,
+    too, unless its caller may not use it."""
+    try:
+        if bytes(message.error):
+            client.result(message)
+    except Failed as failed:
+        return 403 if failed.exit == Exit.DENIED else 200
+    return 200
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Sessions of the web console: logins by one-time links and by API keys, and how sessions end.
+"""Sessions of the web console: logins by one-time links and by API keys, how sessions end, and
+programs that show an API key with each request.
 
 Owns: how long a link and a session last, how many there are, the count of failed logins; the
 messages to the process of the console. Never: the process itself (`console.console_process`), what
@@ -36,6 +37,10 @@ LINKS_MAX = 64
 one."""
 
 
+NOT_A_KEY = "this API key does not open the console"
+"""Refusal of every key that may not log in, whatever is wrong with it."""
+
+
 class ConsoleOn(Message, frozen=True, kw_only=True):
     """Supervisor: first message to the process of the console, with the listening socket.
     `runtime_dir`: of the control socket; `hosts`: names in `Host` that are allowed."""
@@ -59,17 +64,20 @@ class ConsoleIdle(Message, frozen=True, kw_only=True):
 
 class ConsoleSession(Struct, kw_only=True):
     """Session of a browser. `began`, `used`: seconds of the clock; `digest`: of its token; `key`:
-    id of the API key, empty for the session of a link."""
+    id of the API key, empty for the session of a link. For a program that shows its API key with
+    each request, it lasts as long as the connection for one of them, and has role and key alone."""
 
-    id: str
+    id: str = ""
     role: Role
-    digest: str
-    began: float
-    used: float
+    digest: str = ""
+    began: float = 0.0
+    used: float = 0.0
     key: str = ""
 
     @property
     def description(self) -> str:
+        if not self.digest:
+            return f"API key {self.key} ({self.role})"
         by = f", API key {self.key}" if self.key else ""
         return f"console session {self.id} ({self.role}{by})"
 
@@ -115,10 +123,16 @@ class ConsoleSessions:
         text of the key was wrong, which gets the same sentence as a key that may not log in.
         Raises ProtocolError."""
         self._forget()
+        admitted = self.admit_key(key, address)
+        return self._begin(admitted.role, admitted.key)
+
+    def admit_key(self, key: KeySpec | None, address: str) -> ConsoleSession:
+        """Return the session for one request of a program, as `login_by_key` does for a browser; it
+        is not among `all`. Raises ProtocolError."""
         role = None if key is None else Role.of_key(key.scopes)
         if key is None or role is None:
-            raise self._refuse_login(address, "this API key does not open the console")
-        return self._begin(role, key.id)
+            raise self._refuse_login(address, NOT_A_KEY)
+        return ConsoleSession(role=role, key=key.id)
 
     def _refuse_login(self, address: str, reason: str) -> ProtocolError:
         """Count a failed login. A valid link or key is accepted at any time, so nobody can lock out
@@ -151,8 +165,13 @@ class ConsoleSessions:
             session.used = self._clock()
         return session
 
-    def goes_on(self, session: ConsoleSession) -> bool:
-        """Whether a session has not ended; an open page uses it."""
+    def goes_on(self, session: ConsoleSession | None) -> bool:
+        """Whether a session has not ended; an open page uses it. None: who asks needs no
+        session."""
+        if session is None:
+            return True
+        if not session.digest:
+            return self._has_key(session.key)
         session.used = self._clock()
         self._forget()
         return session.digest in self._sessions

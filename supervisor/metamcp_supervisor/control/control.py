@@ -11,8 +11,8 @@ client is (`access_io`), printing (`cli.ctl`).
     gateway: {"jsonrpc":"2.0","method":"log","params":{"seq":…,…}}       for each kept line
     gateway: {"jsonrpc":"2.0","id":2,"result":{"v":1}}                   then new ones as they come
 
-The console asks for its users: its hello has the token of a session, too. The connection then has
-the role of the session, and the journal names the session.
+The console asks for its users: its hello has the token of a session or an API key, too. The
+connection then has the role of the session or the key, and the journal names it.
 
 While `wait` runs or a verb follows, anything that the client sends ends the connection.
 """
@@ -89,10 +89,13 @@ class ControlLimits(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True):
-    """First request. `session`: token of a session of the console, empty for the user itself."""
+    """First request. `session`: token of a session of the console, or `key`: API key of a program
+    at this `address` that asks the console; both are empty for the user itself."""
 
     token: str = ""
     session: str = ""
+    key: str = ""
+    address: str = ""
 
 
 class Control:
@@ -306,8 +309,23 @@ class Control:
             if session is None:
                 raise ProtocolError(Exit.DENIED, SESSION_ENDED)
             line.session = session
+        elif hello.key:
+            line.session = self._admit_key(line, request, hello)
         key = {"key": line.session.key} if line.session is not None else {}
         await line.answer({"v": VERSION, "role": str(line.role), **key})
+
+    def _admit_key(
+        self, line: "ControlConnection", request: Envelope, hello: Hello
+    ) -> ConsoleSession:
+        """Return the session for an API key. Raises ProtocolError; the journal records that."""
+        key = self._gateway.keys.find_valid_key(hello.key)
+        try:
+            return self._gateway.sessions.admit_key(key, hello.address)
+        except ProtocolError as refusal:
+            orders.record_refusal(
+                self._gateway, line, self._refusals, "hello", bytes(request.params), refusal
+            )
+            raise
 
     async def _carry_out(self, line: "ControlConnection", request: Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and
@@ -317,7 +335,7 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
-        if line.session is not None and not self._gateway.sessions.goes_on(line.session):
+        if not self._gateway.sessions.goes_on(line.session):
             raise ProtocolError(Exit.DENIED, SESSION_ENDED)
         try:
             return await orders.carry_out(

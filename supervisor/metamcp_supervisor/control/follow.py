@@ -11,6 +11,7 @@ from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
+from metamcp_supervisor.control.access import SESSION_ENDED
 from metamcp_supervisor.control.explain import CONFIGURATION
 from metamcp_supervisor.control.services import ControlStream, GatewayControl, find_servers
 from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
@@ -60,6 +61,10 @@ class EventsParams(Struct, frozen=True, forbid_unknown_fields=True):
     after: tuple[int, float] | None = None
 
 
+SESSION_LOOK_S = 1.0
+"""Seconds between two looks whether the session of a client that follows has ended."""
+
+
 async def logs(gateway: GatewayControl, line: ControlStream, params: LogsParams) -> object:
     find_servers(gateway, [params.name])
     server_logs = gateway.logs
@@ -76,7 +81,7 @@ async def logs(gateway: GatewayControl, line: ControlStream, params: LogsParams)
         if follower is None:
             return {"v": VERSION}
         await line.answer({"v": VERSION})
-        await _feed(line, follower, "log", fits)
+        await _feed(gateway, line, follower, "log", fits)
     finally:
         if follower is not None:
             server_logs.unfollow(params.name, follower)
@@ -98,7 +103,7 @@ async def events(gateway: GatewayControl, line: ControlStream, params: EventsPar
         if follower is None:
             return {"v": VERSION, "last": last}
         await line.answer({"v": VERSION, "last": last})
-        await _feed(line, follower, "event", fits)
+        await _feed(gateway, line, follower, "event", fits)
     finally:
         if follower is not None:
             journal.unfollow(follower)
@@ -122,16 +127,21 @@ def _last(items: Iterable[T], n: int | None) -> list[T]:
 
 
 async def _feed(
-    line: ControlStream, follower: Follower[T], method: str, fits: Callable[[T], bool]
+    gateway: GatewayControl,
+    line: ControlStream,
+    follower: Follower[T],
+    method: str,
+    fits: Callable[[T], bool],
 ) -> None:
-    """Pass on new items that fit, until the client leaves or falls behind."""
-    while True:
-        await line.wait_for_wake(None)
+    """Pass on new items that fit, until the client leaves or falls behind, or its session ends."""
+    while gateway.sessions.goes_on(line.session):
+        await line.wait_for_wake(None if line.session is None else SESSION_LOOK_S)
         for item in filter(fits, follower.take()):
             line.push(method, item)
         if follower.lagged:
             line.push("lagged", {"message": "more came than this connection could take"})
             return
+    line.push("ended", {})
 
 
 WAIT_S_MAX = 24 * 3600.0
@@ -177,6 +187,8 @@ async def wait(gateway: GatewayControl, line: ControlStream, params: Wait) -> ob
             missing.look(end - looked)
             while missing.sentences:
                 await line.wait_for_wake(WAIT_RECHECK_S)
+                if not gateway.sessions.goes_on(line.session):
+                    raise ProtocolError(Exit.DENIED, SESSION_ENDED)
                 about = {event.who for event in follower.take()}
                 if follower.lagged or clock() - looked >= WAIT_RECHECK_S:
                     looked = clock()

@@ -297,7 +297,7 @@ _CORE: dict[str, Verb] = {
     "dump-stacks": Verb(NameParams, _stacks, Role.OPERATOR),
     "set": Verb(set_signal.SetParams, set_signal.set_, Role.ADMIN, about=set_signal.about),
     "signal": Verb(set_signal.SignalParams, set_signal.signal_, Role.ADMIN),
-    "upgrade": Verb(NoParams, _upgrade),
+    "upgrade": Verb(NoParams, _upgrade, of_machine=True),
     "reload": Verb(Reload, _reload, Role.ADMIN),
     "describe": Verb(NameParams, _describe, Role.VIEWER),
     "top": Verb(NoParams, _top, Role.VIEWER),
@@ -328,7 +328,7 @@ _CORE: dict[str, Verb] = {
     "lock-approve": Verb(
         config_orders.Approval, config_orders.approve, Role.OPERATOR, about=config_orders.about
     ),
-    "sandbox-trial": Verb(path_orders.TrialParams, path_orders.trial),
+    "sandbox-trial": Verb(path_orders.TrialParams, path_orders.trial, of_machine=True),
     "wait": Verb(follow.Wait, follow.wait, Role.VIEWER),
 }
 
@@ -360,7 +360,7 @@ async def carry_out(
     except ProtocolError as refusal:
         changes = verb is not None and verb.least > Role.VIEWER and not verb.reads
         if verb is not None and (changes or refusal.code == Exit.DENIED):
-            _record_refusal(gateway, line, refusals, method, params, refusal)
+            record_refusal(gateway, line, refusals, method, params, refusal)
         raise
 
 
@@ -377,7 +377,7 @@ def _record_order(
         gateway.journal.ordered(access.sentence(method, words, line.caller, "carried out"))
 
 
-def _record_refusal(
+def record_refusal(
     gateway: GatewayControl,
     line: ControlStream,
     refusals: EntryRateLimiter,
@@ -385,6 +385,7 @@ def _record_refusal(
     params: bytes,
     refusal: ProtocolError,
 ) -> None:
+    """Report an order that was refused to the journal, unless it shows many others already."""
     try:
         aimed = codec.decode_as(access.TargetParams, params or b"{}")
     except codec.Malformed:
@@ -423,6 +424,9 @@ async def _carried_out(
             f"'{method}' needs the role {verb.least}, and {asks} is {line.role} here;"
             f" {other}ask who runs it",
         )
+    if verb.of_machine and line.session is not None and line.session.key:
+        text = f"'{method}' is for users of the gateway's machine, and not for an API key"
+        raise ProtocolError(Exit.DENIED, text)
     try:
         arguments = codec.decode_as(verb.params, params or b"{}")
     except codec.Malformed as error:

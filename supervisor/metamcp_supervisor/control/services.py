@@ -450,10 +450,11 @@ class Verb(Struct, frozen=True):
     """Verb of the control socket. `run` gets the parameters as a value of `params`. `least`: lowest
     role that may use the verb; unless it is given, the highest. `reads`: it changes nothing.
     `about`: further words for the audit from the parameters and the result; they are never
-    secret."""
+    secret. `of_machine`: holders of API keys, who may be on any machine, may not use it."""
 
     params: type[Struct]
     run: Callable[[GatewayControl, ControlStream, Any], Awaitable[object]]
     least: Role = Role.ADMIN
     reads: bool = False
     about: Callable[[Any, Any], Sequence[str]] = lambda params, result: ()
+    of_machine: bool = False

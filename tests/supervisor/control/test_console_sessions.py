@@ -128,6 +128,20 @@ def test_the_end_of_a_key_is_the_end_of_its_sessions(
     assert sessions.use_session(linked)
 
 
+def test_a_key_that_comes_with_a_request_begins_no_session(
+    sessions: ConsoleSessions, valid: set[str]
+) -> None:
+    session = sessions.admit_key(key("console:operator"), "a")
+    assert (session.role, session.description) == (Role.OPERATOR, "API key k1 (operator)")
+    assert sessions.all() == []
+    assert sessions.goes_on(session)
+    valid.remove("k1")
+    assert not sessions.goes_on(session)
+    for refused in (None, key("mcp:list")):
+        with pytest.raises(ProtocolError, match="this API key does not open the console"):
+            sessions.admit_key(refused, "a")
+
+
 def test_failed_logins_are_counted_by_address_and_a_right_one_is_always_accepted(
     sessions: ConsoleSessions, clock: Clock
 ) -> None:
