@@ -1,12 +1,13 @@
 """The `metamcp` command: finds the verb, imports only its file, and runs it."""
 
 import importlib
+import os
 import shlex
 import sys
 
 import click
 
-from metamcp_supervisor import VERSION
+from metamcp_supervisor import VERSION, runtime
 from metamcp_worker.runtime import lazy_import
 
 CTL = ""
@@ -296,6 +297,8 @@ class LazyGroup(click.Group):
 
                 errors.fail(click.UsageError.exit_code, message, as_json=True)
             raise click.UsageError(message, ctx)
+        if os.environ.get(runtime.CONTEXT) and not helps:
+            _enter_context(args, is_typed=runtime.CONTEXT in ctx.meta)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -327,6 +330,23 @@ def _explain_unknown(word: str) -> str:
     return WORDS.get(word) or hint(word, verbs())
 
 
+def _choose_context(context: click.Context, _option: click.Parameter, name: str | None) -> None:
+    if name is not None:
+        os.environ[runtime.CONTEXT] = context.meta[runtime.CONTEXT] = name
+
+
+def _enter_context(words: list[str], *, is_typed: bool) -> None:
+    """Let a verb go to the gateway of a context, or end the program with the reason why not."""
+    from metamcp_supervisor.cli import errors
+    from metamcp_supervisor.control import contexts
+    from metamcp_supervisor.control.client import Failed
+
+    try:
+        contexts.enter(words, is_typed=is_typed)
+    except Failed as failed:
+        errors.fail(failed.exit, str(failed), failed.details, as_json=errors.is_json(words))
+
+
 def _print_version(context: click.Context, _option: click.Parameter, is_set: bool) -> None:
     if is_set:
         from metamcp_worker.ipc import codec
@@ -343,6 +363,10 @@ def _print_version(context: click.Context, _option: click.Parameter, is_set: boo
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Show the version and exit.",
+)  # fmt: skip
+@click.option(
+    "--context", metavar="NAME", expose_value=False, callback=_choose_context,
+    help="Steer this gateway of contexts.toml, on another machine; else $METAMCP_CONTEXT.",
 )  # fmt: skip
 @click.option(ALL, is_flag=True, expose_value=False, help="With --help: show all verbs.")
 def main() -> None:

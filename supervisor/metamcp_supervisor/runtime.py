@@ -22,6 +22,8 @@ both directories may be the same one."""
 UNFINISHED = "restore.unfinished"
 """File in the state directory while `metamcp restore` replaces what is in it."""
 TOKEN = "token"  # noqa: S105 - the name of a file
+CONTEXT = "METAMCP_CONTEXT"
+"""Environment variable with the name of a gateway on another machine (`control.contexts`)."""
 LOCK = "lock"
 CLIENTS = "clients"
 """File on which each bridge to the gateway holds a shared lock while it lives."""

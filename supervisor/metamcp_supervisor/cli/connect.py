@@ -248,7 +248,7 @@ def _parts(url: str) -> SplitResult | None:
     """Return the parts of a URL, or None if it is not one; the use of the URL reports that."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for one that is not a number
+        _ = parts.port  # raises for one that is not a number
     except ValueError:
         return None
     return parts

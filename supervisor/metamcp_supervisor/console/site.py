@@ -48,7 +48,7 @@ from metamcp_supervisor.console.gateway_client import (
 from metamcp_supervisor.console.pages import Ask, Page, PageRequest, feature_pages
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.access import Role
-from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.control.client import LINES, PROGRAMS, Failed
 from metamcp_supervisor.control.console_sessions import NOT_A_KEY, ConsoleOn
 from metamcp_supervisor.verbs import Exit, LogLine
 from metamcp_worker.http import request_head
@@ -82,9 +82,6 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 HTML, JSON, TEXT = "text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8"
-LINES = "application/x-ndjson"
-PROGRAMS = "/control"
-"""Path of verbs for programs."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src"

@@ -5,6 +5,7 @@ and printing of an answer (`cli`), asyncio: importing it would take `metamcp ctl
 everything else.
 """
 
+import io
 import os
 import socket
 import time
@@ -28,6 +29,9 @@ CONNECT_AGAIN_S = 0.05
 LINE_BYTES_MAX = 4 * 1024 * 1024
 """Maximum bytes of a line of the gateway; more than it sends, so that a newer gateway may send
 more."""
+PROGRAMS, LINES = "/control", "application/x-ndjson"
+"""Path of the console for verbs of programs, and the type of its answers: lines as they come from
+the control socket."""
 _SHARED = 0o060
 """Mode bits of a socket that its gateway shares with a group (`access_io`)."""
 
@@ -47,7 +51,7 @@ class ControlClient:
     def __init__(self, sock: socket.socket, path: str) -> None:
         self._sock = sock
         self._path = path
-        self._reader = sock.makefile("rb")
+        self._reader: io.BufferedIOBase = sock.makefile("rb")
         self._asked = 0
 
     def call(
@@ -60,8 +64,7 @@ class ControlClient:
     ) -> bytes:
         """Send one verb and return its raw JSON result. `heard`: called with each notification
         before it, kind and raw JSON. Raises Failed."""
-        self._sock.settimeout(timeout_s)
-        self._ask(method, params)
+        self._ask(method, params, timeout_s)
         while True:
             message = self._read()
             if message.method is None:
@@ -79,12 +82,13 @@ class ControlClient:
     ) -> Iterator[tuple[str, bytes]]:
         """Yield the notifications of a verb as (kind, raw JSON); with `follow` without end.
         `begun`: called when all past ones have been sent. Raises Failed."""
-        self._sock.settimeout(timeout_s)
-        self._ask(method, params)
+        self._ask(method, params, timeout_s)
         while True:
             message = self._read()
             if message.method == "lagged":
                 raise Failed(Exit.FAILED, "cut off: this command did not read fast enough")
+            if message.method == "ended":
+                raise Failed(Exit.DENIED, "this API key has ended")
             if message.method is not None:
                 yield message.method, bytes(message.params)
                 continue
@@ -124,7 +128,8 @@ class ControlClient:
             raise Failed(Exit.FAILED, f"{self._path} is not the control socket of a gateway")
         self.call("hello", {"token": token}, timeout_s=timeout_s)
 
-    def _ask(self, method: str, params: object) -> None:
+    def _ask(self, method: str, params: object, timeout_s: float) -> None:
+        self._sock.settimeout(timeout_s)
         self._asked += 1
         request: dict[str, object] = {"jsonrpc": "2.0", "id": self._asked, "method": method}
         if params is not None:
@@ -156,8 +161,13 @@ class ControlClient:
 
 
 def connect(runtime_dir: str | None = None, *, timeout_s: float = ANSWER_S) -> ControlClient:
-    """Connect to the gateway of this directory, or else of `find_runtime_dir()`. `timeout_s`:
-    seconds for each answer of the gateway until the token is accepted. Raises Failed."""
+    """Connect to the gateway of the context that the environment names, or of this directory, or
+    else of `find_runtime_dir()`. `timeout_s`: seconds for each answer of the gateway until the
+    token is accepted. Raises Failed."""
+    if context := os.environ.get(runtime.CONTEXT):
+        from metamcp_supervisor.control.contexts import connect_context
+
+        return connect_context(context, runtime_dir, timeout_s)
     directory = runtime_dir or find_runtime_dir()
     try:
         path = runtime.socket_path(directory)
@@ -205,12 +215,14 @@ def directory_of(path: Path) -> str:
 
 
 def find_runtime_dir() -> str:
-    """Return the runtime directory that the environment names, or else that of this folder's
-    gateway; where only a client has a file here, that of the user's own gateway if it runs alone;
-    outside of a project, that of the only gateway of this user that runs, or of the service of the
-    machine. Raises Failed if several run."""
+    """Return the runtime directory that the environment names (`context_dir` for a context), or
+    else that of this folder's gateway; where only a client has a file here, that of the user's own
+    gateway if it runs alone; outside of a project, that of the only gateway of this user that runs,
+    or of the service of the machine. Raises Failed if several run."""
     from metamcp_supervisor.config import places
 
+    if context := os.environ.get(runtime.CONTEXT):
+        return context_dir(context)
     if runtime_dir := runtime.read_environ_dir(os.environ):
         return runtime_dir
     here = places.find_place()
@@ -227,6 +239,11 @@ def find_runtime_dir() -> str:
         text = "several gateways run and none of them belongs to this folder; say which one"
         raise Failed(Exit.USAGE, text, tuple(map(str, running)))
     return (own or running)[0].runtime_dir if running else default
+
+
+def context_dir(name: str) -> str:
+    """Return what stands for the runtime directory of a context, which is on another machine."""
+    return f"context:{name}"
 
 
 def _others() -> tuple[str, ...]:

@@ -244,7 +244,7 @@ async def test_an_old_token_is_a_matter_of_permission() -> None:
     assert "token" in err
 
 
-async def test_status_imports_neither_rich_nor_asyncio_nor_the_gateway() -> None:
+async def test_status_imports_neither_rich_nor_asyncio_nor_http_nor_the_gateway() -> None:
     async with steered(server("git")) as (_, directory):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-X", "importtime", *COMMAND[1:]),
@@ -257,6 +257,8 @@ async def test_status_imports_neither_rich_nor_asyncio_nor_the_gateway() -> None
     assert "metamcp_supervisor.control.client" in imported
     slow = {
         "asyncio",
+        "http",
+        "ssl",
         "rich",
         "psutil",
         "prometheus_client",
