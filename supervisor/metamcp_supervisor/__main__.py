@@ -149,6 +149,10 @@ _CORE: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.config:dashboards",
         "Write dashboards for Grafana and rules for Prometheus.",
     ),
+    "contexts": (
+        "metamcp_supervisor.cli.listings:contexts",
+        "List the gateways on other machines that --context names.",
+    ),
     "completion": (CTL, "Print the script for completion in your shell."),
 }
 
@@ -172,7 +176,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
     "Use": ("call", "toolsets", "scripts", "workflow", "results"),
     "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),
-    "Operate": ("serve", "systemd", "config", "backup", "restore", "dashboards",
+    "Operate": ("serve", "systemd", "config", "contexts", "backup", "restore", "dashboards",
                 "completion"),
 }  # fmt: skip
 """Groups of `metamcp --help --all`."""

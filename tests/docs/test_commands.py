@@ -22,6 +22,7 @@ pytestmark = pytest.mark.live
 
 WALKS = "tests/docs/test_walks.py::test_the_"
 COLLEAGUE = "tests/live/test_another_machine.py::test_four_lines_let_a_colleague_in"
+CONTEXT = "tests/live/test_contexts.py::test_verbs_look_at_and_steer_the_gateway_of_a_context"
 DEB = "tests/packages/test_deb.py::test_"
 SERVICE = "tests/systemd/test_documented.py::test_the_commands_of_the_page_do_what_they_say"
 #: Commands that another test runs, with that test.
@@ -76,6 +77,12 @@ ELSEWHERE = {
     ),
     "metamcp consent revoke 3f9a51c2e0b7": (
         "tests/live/test_consent.py::test_an_operator_answers_for_clients_that_cannot_ask"
+    ),
+    "metamcp --context prod status": CONTEXT,
+    "metamcp --context prod ctl restart git --wait": CONTEXT,
+    "metamcp --context prod logs git -f": (
+        "tests/live/test_contexts.py"
+        "::test_a_follow_ends_with_its_user_and_counts_among_the_streams_of_its_key"
     ),
     "metamcp backup metamcp.backup": (
         "tests/live/test_keys.py"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.config import ConfigInvalid
+from metamcp_supervisor.control.contexts import context_of, tables_of
 from tests.docs.pages import Block, blocks
 from tests.house import ROOT
 from tests.supervisor.configs import loaded, problems, write
@@ -33,7 +34,12 @@ OF_PACKAGES = {
     "docs/middleware.md": "no installed package brings the middleware 'office-hours'",
     "docs/transports.md": "no installed package brings a transport named 'unix'",
 }
-TOML = [block for block in blocks("toml") if "[build-system]" not in block.text]
+CONTEXTS = [block for block in blocks("toml") if "[contexts." in block.text]
+TOML = [
+    block
+    for block in blocks("toml")
+    if "[build-system]" not in block.text and block not in CONTEXTS
+]
 
 
 def page(block: Block) -> str:
@@ -82,7 +88,7 @@ def test_data_is_json(block: Block) -> None:
 
 
 def test_packages_are_made_by_a_valid_pyproject() -> None:
-    made = [block for block in blocks("toml") if block not in TOML]
+    made = [block for block in blocks("toml") if block not in (*TOML, *CONTEXTS)]
     assert len(made) == len(OF_PACKAGES)
     assert all(tomllib.loads(block.text)["project"]["entry-points"] for block in made)
 
@@ -97,3 +103,9 @@ def test_two_mistakes_are_told_as_the_page_shows(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = problems(tmp_path, "\n".join(lines))
     assert [str(one).removeprefix(f"{tmp_path}/") for one in found] == shown
+
+
+def test_a_file_of_contexts_is_valid() -> None:
+    (block,) = CONTEXTS
+    for table in tables_of(block.text).values():
+        assert context_of(table).address

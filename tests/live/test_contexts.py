@@ -175,6 +175,20 @@ def test_a_failure_is_a_sentence_with_the_place_to_mend_it(
     assert json.loads(done.stderr)["error"]["code"] == "unknown_name"
 
 
+def test_contexts_are_listed_with_what_their_gateways_say(gateway: Steered, laptop: Laptop) -> None:
+    listed = json.loads(laptop.run("contexts", "--json", environ={"METAMCP_CONTEXT": "x"}).stdout)
+    rows = {row["name"]: (row["where"], row["state"]) for row in listed["contexts"]}
+    assert rows["viewer"][0] == gateway.console_url
+    assert rows["viewer"][1].startswith("active: ")
+    assert "Connection refused" in rows["nobody"][1]
+    assert "the environment variable NO_SUCH_VARIABLE is not set" in rows["without"][1]
+    table = laptop.run("contexts").stdout.splitlines()
+    assert table[0].split() == ["NAME", "WHERE", "STATE"]
+    assert len(table) == len(rows) + 1
+    nobody = {"HOME": str(gateway.folder)}
+    assert laptop.run("contexts", environ=nobody).stdout.startswith("no context; tables")
+
+
 def test_what_needs_this_machine_refuses_a_context(laptop: Laptop) -> None:
     for words in (
         ["up"], ["serve"], ["add", "x", "--", "y"], ["install", "cursor"], ["ctl", "upgrade"],

@@ -53,7 +53,7 @@ ANSWERS = (
     "endpoints set more sse=false", "endpoints remove more --yes",
     "workspaces add acme limits.in_flight=5", "workspaces list", "workspaces show acme",
     "workspaces set acme limits.in_flight=6", "workspaces remove acme --yes",
-    "config set log.level=debug log.level=",
+    "config set log.level=debug log.level=", "contexts",
     "backup backup --without-secrets", "down",
     "restore backup", "init",
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Tables of the moment: `metamcp ctl top`, `calls`, `views` and `describe`.
+"""Tables of the moment: `metamcp ctl top`, `calls`, `views` and `describe`; `metamcp contexts`.
 
 Owns: `top`, how much each server uses now, with its rates, order and keys; `calls`, the calls in
-flight; `views`, what each view has in its list of tools, and what that saves. Never: measuring,
-finding the calls (the gateway), what is in view (the fronts), terminals (`show`).
+flight; `views`, what each view has in its list of tools, and what that saves; `contexts`, the
+gateways on other machines, and whether they answer. Never: measuring, finding the calls (the
+gateway), what is in view (the fronts), terminals (`show`).
 """
 
 import time
@@ -12,7 +13,7 @@ import click
 from msgspec import Struct
 
 from metamcp_supervisor import verbs
-from metamcp_supervisor.cli import show
+from metamcp_supervisor.cli import errors, show
 from metamcp_supervisor.cli.ctl import (
     Duration,
     any_names_argument,
@@ -26,6 +27,7 @@ from metamcp_supervisor.verbs import (
     ConfigTree,
     Description,
     Footprint,
+    GatewayStatus,
     ServerStatus,
     TopFigures,
     ViewShown,
@@ -386,3 +388,49 @@ def _print_section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, 
     click.echo(f"\n{title}")
     right = frozenset({"PID", "MEM", "CPU", "FDS", "GEN"})
     show.picture(show.PrintedTable(head, rows, right=right))
+
+
+CONTEXTS = ("NAME", "WHERE", "STATE")
+CONTEXT_S = 5.0
+"""Seconds for a gateway on another machine to connect, and as many to answer."""
+ASKED_MAX = 16
+"""Maximum gateways that are asked at once."""
+
+
+@click.command(cls=errors.Command)
+@json_option
+def contexts(as_json: bool) -> None:
+    """List the gateways on other machines that `--context` may name, and their states."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from metamcp_supervisor.control import contexts
+
+    path = contexts.file_path()
+    names = sorted(contexts.read_tables(path)) if path.exists() else []
+    with ThreadPoolExecutor(ASKED_MAX) as pool:
+        rows = list(pool.map(_ask_context, names))
+    if as_json:
+        members = ("name", "where", "state")
+        errors.tell(contexts=[dict(zip(members, row, strict=True)) for row in rows])
+        return
+    foot = "" if rows else f"no context; tables [contexts.NAME] in {path} make some"
+    printable = [tuple(map(show.printable, row)) for row in rows]
+    show.picture(show.PrintedTable(CONTEXTS if rows else ("",), printable, foot=foot))
+
+
+def _ask_context(name: str) -> tuple[str, str, str]:
+    """Return the row of a context: where its gateway is, and its state or why that is not known."""
+    from metamcp_supervisor.cli.progress import states
+    from metamcp_supervisor.control import contexts
+
+    address = ""
+    try:
+        context = contexts.read_context(name)
+        address = context.address
+        if context.ssh:
+            return name, address, "not asked: its verbs run over ssh"
+        with contexts.ContextClient(context, CONTEXT_S) as gateway:
+            status = codec.decode_as(GatewayStatus, gateway.call("status", timeout_s=CONTEXT_S))
+    except client.Failed as failed:
+        return name, address, str(failed)
+    return name, address, f"{status.state}: {states(status)}"

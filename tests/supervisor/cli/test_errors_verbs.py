@@ -36,6 +36,7 @@ WITHOUT_JSON = {
 WITHOUT_GATEWAY = {
     "init": "makes the configuration of this folder",
     "dashboards": "writes files that are the same for every gateway",
+    "contexts": "asks those that its file names",
     "systemd install": "writes a unit, whose gateway has a directory of systemd",
     "systemd show": "prints that unit",
     "systemd uninstall": "removes that unit",
