@@ -30,7 +30,8 @@ class Exit(IntEnum):
     NOT_READY = 3
     """`status`: a server that should be ready is not. A stopped one counts only if it is named."""
     DENIED = 4
-    """Permission denied: another user's gateway, or the token does not fit."""
+    """Permission denied: another user's gateway, the token or the API key does not fit, or the role
+    is too low."""
     NOT_RUNNING = 5
     """No gateway is running there."""
     TIMEOUT = 6

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from metamcp_supervisor.console.site import OWN_STREAMS_MAX
 from metamcp_supervisor.verbs import Exit
 from tests.live.console import Steered
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M107")]
 
@@ -59,6 +61,28 @@ def test_the_end_of_a_key_ends_what_it_follows(gateway: Steered) -> None:
     gateway.run("keys", "expire", made["id"])
     assert read(answer.read().decode())[-1] == {"jsonrpc": "2.0", "method": "ended", "params": {}}
     connection.close()
+
+
+def test_waits_count_among_the_streams_of_a_key_and_leave_room_for_short_verbs(
+    gateway: Steered,
+) -> None:
+    key = gateway.key("waits", "viewer")["key"]
+    wait = {"method": "wait", "params": {"names": ["git"], "for": "error", "timeout_s": 3600}}
+    connections: list[http.client.HTTPConnection] = []
+    try:
+        for _ in range(OWN_STREAMS_MAX):
+            connection = http.client.HTTPConnection("127.0.0.1", gateway.console_port, timeout=30)
+            connections.append(connection)
+            headers = {"Authorization": f"Bearer {key}"}
+            connection.request("POST", "/control", json.dumps(wait), headers)
+        until(lambda: gateway.streams == OWN_STREAMS_MAX, "all of them wait")
+        status, text, _ = gateway.post(key, wait)
+        assert (status, "follow the gateway for you already" in text) == (503, True)
+        assert gateway.post(key, {"method": "status"})[0] == 200
+    finally:
+        for connection in connections:
+            connection.close()
+    until(lambda: gateway.streams == 0, "none of them waits")
 
 
 def test_all_that_is_wrong_with_a_key_gets_one_answer_and_is_counted(gateway: Steered) -> None:

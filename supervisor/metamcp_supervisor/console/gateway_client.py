@@ -39,6 +39,11 @@ class VerbRequest(Struct, frozen=True):
         """Whether notifications come after the result, without an end."""
         return self.params.get("follow") is True or self.method == "news"
 
+    @property
+    def stays(self) -> bool:
+        """Whether the answer may take as long as its caller likes."""
+        return self.follows or self.method == "wait"
+
 
 class SessionEnded(Failed):
     """Raised if the gateway does not know the session, or not any more."""

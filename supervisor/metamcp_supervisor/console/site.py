@@ -69,8 +69,8 @@ FIELDS_MAX = 2000
 ASKS_MAX = 16
 """Maximum requests that ask the gateway at once; more of them wait."""
 STREAMS_MAX = 16
-"""Maximum streams of news at once, one for each browser, and of programs that follow. Both together
-leave connections of the control socket to operators (`ControlLimits.connections_max`)."""
+"""Maximum streams of news at once, one for each browser, and of programs that follow or wait. Both
+together leave connections of the control socket to operators (`ControlLimits.connections_max`)."""
 OWN_ASKS_MAX = 8
 OWN_STREAMS_MAX = 4
 """How many of both one session may have, and one API key: a browser has one stream, and for a
@@ -443,7 +443,7 @@ class ConsoleSite:
             if body is None:
                 return
             verb = codec.decode_as(VerbRequest, body)
-            connect = self._connect_stream if verb.follows else self._connect
+            connect = self._connect_stream if verb.stays else self._connect
             async with connect(key=key, address=request.address) as ask:
                 request.on_lost = ask.close
                 async for line, message in ask.pass_on(verb):

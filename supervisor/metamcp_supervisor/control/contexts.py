@@ -259,10 +259,10 @@ class ContextClient(ControlClient):
             answer = self._connection.getresponse()
         except TimeoutError:
             raise self._silent() from None
-        except http.client.HTTPException as error:
-            raise self._foreign(str(error) or type(error).__name__) from None
         except OSError as error:
             raise _unreachable(self._context, error) from None
+        except http.client.HTTPException as error:
+            raise self._foreign(str(error) or type(error).__name__) from None
         self._reader.close()
         self._reader = answer
         if answer.headers.get_content_type() != LINES:
