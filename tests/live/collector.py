@@ -33,6 +33,7 @@ class Span:
     start: int
     end: int
     failed: bool
+    status: str
     attributes: dict[str, Any]
     resource: dict[str, Any]
 
@@ -128,6 +129,7 @@ def _read(span: Raw, resource: dict[str, Any]) -> Span:
         start=span.start_time_unix_nano,
         end=span.end_time_unix_nano,
         failed=span.status.code == Status.STATUS_CODE_ERROR,
+        status=span.status.message,
         attributes=_members(span.attributes),
         resource=resource,
     )

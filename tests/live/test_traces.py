@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.collector import Collector, Span
 from tests.live.gateway import Gateway, fake, free_port
+from tests.live.test_audit import records
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M88"), pytest.mark.timeout(120)]
@@ -84,6 +85,12 @@ def by_kind(spans: list[Span]) -> tuple[Span, Span]:
     return server, client
 
 
+def calls_of(collector: Collector, parent: Parent) -> list[Span]:
+    """The spans of calls of tools in this trace, so far."""
+    spans = [span for span in collector.spans if span.trace == parent.trace]
+    return [span for span in spans if span.attributes["mcp.method.name"] == "tools/call"]
+
+
 def counted(gateway: Gateway, outcome: str) -> float:
     return sum(
         sample.value
@@ -111,7 +118,11 @@ def test_one_trace_leads_from_the_client_to_the_server(
     assert not ours.failed
     assert not theirs.failed
     assert ours.attributes["mcp.protocol.version"] == era
+    assert theirs.attributes["mcp.protocol.version"] == {"old": LEGACY, "new": MODERN}[server]
+    assert ours.attributes["jsonrpc.request.id"] == str(client.next_id)
+    assert int(theirs.attributes["jsonrpc.request.id"]) > 0
     assert theirs.attributes["network.transport"] == "pipe"
+    assert "server.address" not in theirs.attributes
     assert ours.attributes["metamcp.server"] == theirs.attributes["metamcp.server"] == server
     assert ours.attributes["gen_ai.operation.name"] == "execute_tool"
     assert ours.resource["service.name"] == "metamcp"
@@ -135,7 +146,8 @@ async def test_the_trace_of_the_official_client_goes_on(
     async with Official(gateway.url, mode=mode) as client:
         with trace.use_span(NonRecordingSpan(place)):
             await client.call_tool("new__echo", {"text": "hi"})
-    ours, theirs = by_kind(collector.of(parent.trace))
+    until(lambda: len(calls_of(collector, parent)) == 2, "the spans of the call")
+    ours, theirs = by_kind(calls_of(collector, parent))
     assert (ours.parent, theirs.parent) == (parent.span, ours.id)
 
 
@@ -164,6 +176,13 @@ def test_a_failure_is_one_of_both_spans(
     client.end()
     for span in collector.of(parent.trace):
         assert span.failed
+        assert (
+            span.status
+            == {
+                "-32050": "the answer is the error -32050",
+                "tool_error": "the tool reports a failure",
+            }[error]
+        )
         assert span.attributes["error.type"] == error
         assert span.attributes.get("rpc.response.status_code") == code
 
@@ -192,6 +211,70 @@ def test_a_server_that_is_killed_in_the_middle_of_a_call_ends_its_spans(
     assert theirs.failed
     assert ours.attributes["error.type"] == theirs.attributes["error.type"] == "-10001"
     assert ours.start <= theirs.start < theirs.end <= ours.end
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("path", ["mcp", "rest"])
+def test_a_list_has_a_span(gateway: Gateway, collector: Collector, era: str, path: str) -> None:
+    client, parent = Client(gateway.port, era), Parent()
+    if path == "rest":
+        client.http.request("GET", "/metamcp/default/api", headers={"traceparent": parent.text})
+        assert json.loads(client.http.getresponse().read())["tools"]
+    else:
+        client.request("tools/list", {"_meta": parent.meta})
+    client.end()
+    (span,) = collector.of(parent.trace, 1)
+    assert (span.kind, span.name, span.parent) == ("server", "tools/list", parent.span)
+    assert span.attributes["metamcp.endpoint"] == "default"
+    assert "metamcp.server" not in span.attributes
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_of_a_server_that_never_came_up_has_a_span_with_the_reason(
+    collector: Collector, era: str
+) -> None:
+    made = Gateway({"gone": {"command": ["/bin/false"]}}, extra=section(collector.url), wait=False)
+    made.environ["METAMCP_TEST_COLLECTOR"] = TOKEN
+    with made as gateway:
+        until(lambda: gateway.answers() and gateway.server("gone")["message"], "it has failed")
+        client, parent = Client(gateway.port, era), Parent()
+        answer = called(client, "gone__echo", parent)
+        client.end()
+        assert answer["error"]["code"] == -10001
+        (span,) = collector.of(parent.trace, 1)
+    assert (span.kind, span.name) == ("server", "tools/call gone__echo")
+    assert span.failed
+    assert span.status.startswith("the server is not available: ")
+    assert span.attributes["error.type"] == "-10001"
+    assert span.attributes["metamcp.server"] == "gone"
+
+
+def test_a_server_at_a_url_is_told_with_its_address(plain: Gateway, collector: Collector) -> None:
+    made = Gateway({"far": {"url": plain.url}}, extra=section(collector.url))
+    made.environ["METAMCP_TEST_COLLECTOR"] = TOKEN
+    with made as gateway:
+        client, parent = Client(gateway.port, MODERN), Parent()
+        called(client, "far__new__echo", parent, text="x")
+        client.end()
+        _, theirs = by_kind(collector.of(parent.trace))
+    assert theirs.attributes["network.transport"] == "tcp"
+    assert theirs.attributes["server.address"] == "127.0.0.1"
+    assert theirs.attributes["server.port"] == plain.port
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_trace_names_the_session_as_the_audit_does(collector: Collector, era: str) -> None:
+    with gateway_with(section(collector.url) + "[audit]\n") as gateway:
+        client, parent = Client(gateway.port, era), Parent()
+        called(client, "new__echo", parent, text="x")
+        session = client.session
+        client.end()
+        (record,) = until(
+            lambda: [one for _, one in records(gateway) if one.event == "call"], "its record"
+        )
+        ours, _ = by_kind(collector.of(parent.trace))
+    assert ours.attributes["mcp.session.id"] == record.session
+    assert record.session not in {"", session}
 
 
 def test_a_scraper_of_openmetrics_learns_which_trace_was_the_last_in_a_bucket(

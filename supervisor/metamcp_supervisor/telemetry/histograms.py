@@ -131,8 +131,9 @@ Exemplars = Mapping[Labels, Mapping[int, Exemplar]]
 
 
 def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
-    """Return the exemplars of calls, each with the name of its tool and without, because times may
-    be kept for each tool. `since_ns`: nanoseconds from the epoch to zero on the monotonic clock."""
+    """Return the exemplars of calls that the metrics count, each with the name of its tool and
+    without, because times may be kept for each tool. `since_ns`: nanoseconds from the epoch to zero
+    on the monotonic clock."""
     tools = {
         span.parent_id: str(span.attributes.get("gen_ai.tool.name", ""))
         for span in spans
@@ -140,9 +141,9 @@ def exemplars(spans: Sequence[Span], since_ns: int) -> list[Exemplar]:
     }
     collected: list[Exemplar] = []
     for span in spans:
-        if span.kind != "server":
-            continue
         attributes = span.attributes
+        if span.kind != "server" or "metamcp.call.id" not in attributes:
+            continue
         method, seconds = (
             str(attributes.get("mcp.method.name", "")),
             max(0.0, span.end - span.start),

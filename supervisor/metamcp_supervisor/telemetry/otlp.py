@@ -268,7 +268,7 @@ class Exporter:
             resource=self._resource,
             attributes=span.attributes,
             kind=_KINDS[span.kind],
-            status=Status(StatusCode.ERROR) if span.error else Status(),
+            status=Status(StatusCode.ERROR, span.status or None) if span.error else Status(),
             start_time=since_ns + round(span.start * 1e9),
             end_time=since_ns + round(span.end * 1e9),
             instrumentation_scope=self._scope,

@@ -25,6 +25,7 @@ def both(took_s: float, method: str = "tools/call", error: str = "") -> list[Spa
     """The two spans of a call to `git`."""
     said: dict[str, str | int | bool] = {"mcp.method.name": method, "metamcp.server": "git"}
     ours = {**said, "mcp.protocol.version": "v", "gen_ai.tool.name": "git__status"}
+    ours["metamcp.call.id"] = 1
     theirs = {**said, "gen_ai.tool.name": "status"}
     start, end = 100.0, 100.0 + took_s
     return [
@@ -46,6 +47,9 @@ def test_a_call_is_an_example_of_its_bucket_with_and_without_its_tool() -> None:
         assert (one.trace_id, BUCKETS_S[one.bucket]) == (TRACE, 0.02)
         assert one.seconds == pytest.approx(0.015)
         assert one.time_s == pytest.approx(1100.015)
+    spans = both(0.015, method="tools/list")
+    del spans[0].attributes["metamcp.call.id"]
+    assert exemplars(spans, since_ns=0) == [], "no figure counts what the gateway answers itself"
     (first, *_) = exemplars(both(400.0, method="x/y"), since_ns=0)
     assert (first.labels[1], first.bucket) == ("_OTHER", len(BUCKETS_S))
 

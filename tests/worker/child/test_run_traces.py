@@ -11,38 +11,52 @@ from tests.worker.child.talk import Talk, ready_legacy, ready_modern
 pytestmark = pytest.mark.promise("M88")
 
 
-def leg(front: int, call: int, sent: float, heard: float) -> ReplyToFront:
-    told = messages.pack_leg(ServerCallTimes(call, sent, heard, False))
-    return ReplyToFront(front, Notice(messages.NOTICE, told))
+def times(reply: object) -> ServerCallTimes | None:
+    """What front 3 is told."""
+    assert isinstance(reply, ReplyToFront)
+    assert isinstance(reply.frame, Notice)
+    assert (reply.front, reply.frame.method) == (3, messages.NOTICE)
+    return messages.unpack_leg(reply.frame.body)
 
 
-@pytest.mark.parametrize("ready", [ready_legacy, ready_modern])
+@pytest.mark.parametrize(
+    ("ready", "protocol"), [(ready_legacy, "2025-11-25"), (ready_modern, "2026-07-28")]
+)
 def test_the_answer_to_a_traced_call_comes_after_word_of_when_it_was(
-    ready: type[Talk],
+    ready: type[Talk], protocol: str
 ) -> None:
     talk = ready()
     talk.now = 200.0
     talk.call(3, 70, traced=True)
     talk.now = 201.5
     first, *rest = talk.answers("tools/call", {})
-    assert first == leg(3, 70, 200.0, 201.5)
+    told = times(first)
+    assert told is not None
+    assert told[:4] == (70, 200.0, 201.5, False)
+    assert told.request.isdigit()
+    assert (told.protocol, told.address, told.port) == (protocol, "", 0)
     assert rest == [ReplyToFront(3, Result(70, b"{}"))]
 
 
-def test_a_server_that_is_reached_by_url_is_far() -> None:
-    talk = ready_legacy(url="http://x/mcp", command=())
+@pytest.mark.parametrize(
+    ("url", "port"), [("http://x/mcp", 80), ("https://u:p@x/mcp", 443), ("https://x:8443/", 8443)]
+)
+def test_a_server_that_is_reached_by_url_is_far_and_has_an_address(url: str, port: int) -> None:
+    talk = ready_legacy(url=url, command=())
     talk.call(3, 70, traced=True)
     first, _ = talk.answers("tools/call", {})
-    assert isinstance(first, ReplyToFront)
-    assert isinstance(first.frame, Notice)
-    assert messages.unpack_leg(first.frame.body) == ServerCallTimes(70, talk.now, talk.now, True)
+    told = times(first)
+    assert told is not None
+    assert (told.far, told.address, told.port) == (True, "x", port)
 
 
 def test_an_error_is_an_answer_too() -> None:
     talk = ready_legacy()
     talk.call(3, 70, traced=True)
     first, second = talk.refuses("tools/call", -32000)
-    assert first == leg(3, 70, talk.now, talk.now)
+    told = times(first)
+    assert told is not None
+    assert told[:3] == (70, talk.now, talk.now)
     assert isinstance(second, ReplyToFront)
     assert isinstance(second.frame, Error)
 
@@ -54,7 +68,9 @@ def test_of_a_call_that_waited_its_turn_the_wait_is_not_the_servers() -> None:
     talk.now = 300.0
     assert talk.answers("tools/call", {}) == [ReplyToFront(3, Result(70, b"{}"))]
     talk.now = 301.0
-    assert talk.answers("tools/call", {})[0] == leg(3, 71, 300.0, 301.0)
+    told = times(talk.answers("tools/call", {})[0])
+    assert told is not None
+    assert told[:3] == (71, 300.0, 301.0)
 
 
 def test_of_other_calls_not_a_word_is_said() -> None:

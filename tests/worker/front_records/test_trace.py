@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from metamcp_worker.access.gate import USER, Principal
+from metamcp_worker.front_calls.calls import OWN
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.mcp_request import ServerNotReady
 from metamcp_worker.front_calls.request_facts import CallAnswer, CallOrigin, McpRequest
 from metamcp_worker.front_calls.server_links import Call, ServerLink, Wire
 from metamcp_worker.front_records.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
-from metamcp_worker.ipc import codec, messages
+from metamcp_worker.ipc import audit_records, codec, messages
 from metamcp_worker.ipc.frames import CallFrame
 from metamcp_worker.ipc.messages import ServerCallTimes, Span
 
@@ -36,10 +40,10 @@ class Dice:
         return f"{self.minted:0{2 * size}x}"
 
 
-def traced(sample: float = 0.5, throw: float = 0.0) -> Tracing:
+def traced(sample: float = 0.5, throw: float = 0.0, salt: bytes = b"") -> Tracing:
     dice = Dice(throw)
     made = Tracing(0, dice.throws, dice.mint)
-    made.adjust(sample)
+    made.adjust(sample, salt)
     return made
 
 
@@ -58,7 +62,7 @@ def begun(
     """A call that is about to be sent, of a client that says this in `_meta`."""
     members = {key: Raw(codec.dump(value)) for key, value in meta.items()}
     given = {"name": Raw(b'"t"'), "arguments": Raw(b'{"secret":"hunter2"}'), **(params or {})}
-    request = McpRequest(method, dict(given), members, b"", modern=True, headers=headers)
+    request = McpRequest(method, dict(given), members, b"", True, headers=headers, id=b'"r-1"')
     raw = codec.dump(members) if members else b""
     frame = CallFrame(number, method, codec.dump(given), raw)
     call = Call("git@abc", frame, _uncancelled, 10.0, label=method)
@@ -107,6 +111,7 @@ async def test_a_call_of_a_client_that_traces_is_a_child_and_its_server_a_grandc
         "gen_ai.tool.name": "git__t",
         "mcp.protocol.version": "2026-07-28",
         "network.transport": "tcp",
+        "jsonrpc.request.id": "r-1",
         "metamcp.server": "git",
         "metamcp.endpoint": "default",
         "metamcp.front": 0,
@@ -185,14 +190,19 @@ async def test_headers_say_what_the_message_does_not() -> None:
 
 async def test_a_failure_is_told_as_the_metrics_tell_it() -> None:
     tracing = traced()
-    for code, outcome in ((-32603, "-32603"), (0, "tool_error")):
+    for code, outcome, sentence in (
+        (-32603, "-32603", "the answer is the error -32603"),
+        (0, "tool_error", "the tool reports a failure"),
+    ):
         for span in over(tracing, begun(tracing), code, outcome):
             assert (span.error, span.attributes["error.type"]) == (outcome, outcome)
+            assert span.status == sentence
             said = span.attributes.get("rpc.response.status_code")
             assert said == (str(code) if code else None)
     tracing.on_call_end(sent(begun(tracing)), None, "cancelled", 12.0)
     server, client = tracing.take(9)[0]
     assert server.error == client.error == "cancelled"
+    assert server.status == "the call was cancelled"
     assert (client.start, client.end) == (10.0, 12.0), "no worker told when"
     assert "network.transport" not in client.attributes
 
@@ -204,6 +214,148 @@ async def test_a_server_elsewhere_is_reached_over_the_network() -> None:
     server, client = over(tracing, call)
     assert client.attributes["network.transport"] == "tcp"
     assert (client.start, client.end) == (server.start, server.end), "never outside of it"
+    assert "server.address" not in client.attributes
+
+
+async def test_the_span_towards_a_server_says_which_request_and_revision_and_where_it_is() -> None:
+    tracing = traced()
+    call = begun(tracing)
+    leg = ServerCallTimes(call.id, 10.0, 11.0, True, "7", "2025-11-25", "mcp.example.com", 443)
+    tracing.on_worker_notice(messages.pack_leg(leg))
+    server, client = over(tracing, call)
+    said = [client.attributes[key] for key in ("jsonrpc.request.id", "mcp.protocol.version")]
+    assert said == ["7", "2025-11-25"]
+    assert client.attributes["server.address"] == "mcp.example.com"
+    assert client.attributes["server.port"] == 443
+    assert server.attributes["mcp.protocol.version"] == "2026-07-28"
+
+
+async def test_a_worker_of_an_earlier_version_says_when_its_server_had_a_call() -> None:
+    tracing = traced()
+    call = begun(tracing)
+    fixed = len(messages.pack_leg(ServerCallTimes(0, 0.0, 0.0, False))) - len(b'["","","",0]')
+    tracing.on_worker_notice(
+        messages.pack_leg(ServerCallTimes(call.id, 10.5, 11.5, False, "7"))[:fixed]
+    )
+    _, client = over(tracing, call)
+    assert (client.start, client.end) == (10.5, 11.5)
+    assert "jsonrpc.request.id" not in client.attributes
+
+
+async def test_a_server_that_is_down_is_told_with_the_reason_and_without_the_message() -> None:
+    tracing = traced()
+    for reason, sentence in (("signal", ": signal"), ("/home/ada", "")):
+        body = codec.dump({"code": -10001, "message": "secret", "data": {"reason": reason}})
+        tracing.on_call_end(begun(tracing), CallAnswer(body, -10001), "-10001", 12.0)
+        (span,) = tracing.take(9)[0]
+        assert span.status == f"the server is not available{sentence}"
+        assert "secret" not in codec.dump(span).decode()
+
+
+def missing(**meta: object) -> ServerNotReady:
+    members = {key: Raw(codec.dump(value)) for key, value in meta.items()}
+    request = McpRequest("tools/call", {}, members, b"", True, id=b"4", version="2026-07-28")
+    return ServerNotReady("git", "git__t", request)
+
+
+async def test_a_call_whose_server_has_not_been_up_has_a_span_when_it_is_refused() -> None:
+    tracing = traced()
+    assert tracing.on_server_missing(missing(traceparent=PARENT), "default", None, 5.0)
+    first = Call("git", CallFrame(9, "tools/list", b"{}"), _uncancelled, 1.0, label="tools/list")
+    assert not tracing.on_server_missing(missing(traceparent=PARENT), "default", first, 1.0)
+    assert tracing.on_call_end(first, CallAnswer(b"{}", -10001), "-10001", 5.0)
+    at_once, waited = tracing.take(9)[0]
+    assert (at_once.start, at_once.end) == (5.0, 5.0)
+    assert (waited.start, waited.end) == (1.0, 5.0)
+    for span in (at_once, waited):
+        assert (span.kind, span.name, span.parent_id) == ("server", "tools/call git__t", SPAN)
+        assert (span.error, span.status) == ("-10001", "the server is not available")
+        assert span.attributes["metamcp.server"] == "git"
+        assert span.attributes["jsonrpc.request.id"] == "4"
+        assert "metamcp.call.id" not in span.attributes, "no figure counts it"
+
+
+async def test_a_call_whose_server_comes_up_is_traced_when_it_is_sent() -> None:
+    tracing = traced()
+    first = Call("git", CallFrame(9, "tools/list", b"{}"), _uncancelled, 1.0, label="tools/list")
+    tracing.on_server_missing(missing(traceparent=PARENT), "default", first, 1.0)
+    assert not tracing.on_call_end(first, CallAnswer(b"{}"), "", 5.0)
+    assert tracing.pending_count == 0
+
+
+async def test_a_call_of_a_tool_of_the_gateway_is_the_parent_of_what_it_calls() -> None:
+    tracing = traced()
+    given = {"name": Raw(b'"run_code"')}
+    meta = {"traceparent": Raw(codec.dump(PARENT))}
+    request = McpRequest("tools/call", given, meta, b"", True)
+    call = Call(OWN, CallFrame(1, "tools/call", b"{}"), _uncancelled, 10.0, label="tools/call")
+    tracing.on_call_start(call, "run_code", request, given)
+    told_parent = told(call)["traceparent"]
+    tracing.on_call_end(call, CallAnswer(b"{}"), "", 12.0)
+    (span,) = tracing.take(9)[0]
+    assert told_parent == f"00-{TRACE}-{span.span_id}-01"
+
+
+async def test_a_list_has_a_span_by_the_same_rules() -> None:
+    tracing = traced(sample=0.0)
+    for parent, count in ((PARENT, 1), (UNSAMPLED, 0), (None, 0)):
+        meta = {} if parent is None else {"traceparent": Raw(codec.dump(parent))}
+        request = McpRequest("tools/list", {}, meta, b"", modern=True)
+        assert tracing.on_list("default", request, 1.0, 2.0) is bool(count)
+        found = tracing.take(9)[0]
+        assert [(span.name, span.trace_id, span.start) for span in found] == [
+            ("tools/list", TRACE, 1.0)
+        ] * count
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "sentence"),
+    [
+        (b"", "", ""),
+        (None, "cancelled", "the call was cancelled"),
+        (b'{"code":-1,"message":"no"}', "-1", "the answer is the error -1"),
+    ],
+)
+async def test_a_question_of_a_server_is_a_child_of_the_span_towards_it(
+    error: bytes | None, outcome: str, sentence: str
+) -> None:
+    tracing = traced()
+    call = begun(tracing)
+    kept = tracing.find(call)
+    assert kept is not None
+    question = Question("git", call.id, 1, "elicitation/create", b"{}", lambda *_: None)
+    tracing.on_question_over(kept, question, 10.2, 11.0, error)
+    asked, _, client = over(tracing, call)
+    assert (asked.kind, asked.name) == ("client", "elicitation/create")
+    assert (asked.parent_id, asked.start, asked.end) == (client.span_id, 10.2, 11.0)
+    assert (asked.error, asked.status) == (outcome, sentence)
+
+
+@pytest.mark.parametrize(
+    ("principal", "name", "word"),
+    [
+        (Principal(name="mmcp:7f", key="7f", auth="keys", label="ada"), "metamcp.key", "7f"),
+        (
+            Principal(name="ada@example.com", auth="oauth"),
+            "enduser.pseudo.id",
+            audit_records.pseudonym(b"salt", "ada@example.com"),
+        ),
+        (USER, "", ""),
+    ],
+)
+async def test_a_client_has_the_words_that_the_audit_has_for_it(
+    principal: Principal, name: str, word: str
+) -> None:
+    request = McpRequest("tools/list", {}, {}, b"", True, who="session-1", principal=principal)
+    found = dict[bool, Span]()
+    for audited in (True, False):
+        tracing = traced(salt=b"salt" if audited else b"")
+        tracing.on_list("default", request, 1.0, 2.0)
+        ((found[audited],), _) = tracing.take(9)
+    whose = {"mcp.session.id": audit_records.pseudonym(b"salt", "session-1")}
+    whose |= {name: word} if name else {}
+    assert found[True].attributes == found[False].attributes | whose
+    assert "ada" not in codec.dump(found[True]).decode()
 
 
 async def test_a_call_that_never_left_has_no_span_of_a_server() -> None:

@@ -10,11 +10,11 @@ from msgspec import Raw
 from metamcp_worker.front_records.trace_io import BATCH_SPANS, QUEUED_MAX, Tracer
 from metamcp_worker.ipc import codec, messages, packets
 from metamcp_worker.ipc.errors import Code
-from metamcp_worker.ipc.frames import CallFrame, Notice, Result
+from metamcp_worker.ipc.frames import CallFrame, Notice, QuestionFrame, Result
 from metamcp_worker.ipc.messages import Message, ServerCallTimes, Span, Spans
 from tests.waiting import until
 from tests.worker.front.called import Front, opened_front, request
-from tests.worker.front.callers import answer_of
+from tests.worker.front.callers import Caller, answer_of
 from tests.worker.front.offers import offer, tool
 
 pytestmark = pytest.mark.promise("M88")
@@ -120,6 +120,21 @@ async def test_a_call_that_is_sent_once_more_keeps_its_place_in_the_trace() -> N
         assert (server.error, client.error) == ("", "")
         assert client.attributes["metamcp.retried"] is True
         assert client.attributes["metamcp.generation"] == 2
+
+
+async def test_a_question_that_its_client_answers_has_a_span() -> None:
+    async with opened_tracer() as (front, supervisor, tracer):
+        front.calls.routing.on_asked = tracer.on_asked
+        caller = Caller(lambda question: question.answer(b"{}"))
+        call = front.calls.start(front.view, ASKED, caller)
+        sent = await front.peers["a"].call()
+        front.peers["a"].write(QuestionFrame(sent.id, 1, "roots/list", b"{}"))
+        front.peers["a"].write(Result(sent.id, b"{}"))
+        await answer_of(call)
+        tracer.close()
+        asked, _, client = supervisor.spans
+        assert (asked.name, asked.parent_id, asked.error) == ("roots/list", client.span_id, "")
+        assert client.start <= asked.start <= asked.end <= client.end
 
 
 async def test_many_spans_do_not_wait_and_a_supervisor_that_does_not_read_costs_spans_alone() -> (

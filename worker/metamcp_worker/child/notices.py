@@ -19,6 +19,7 @@ from metamcp_worker.ipc.messages import ServerCallTimes
 
 LOG = "notifications/message"
 UPDATED = "notifications/resources/updated"
+DEFAULT_PORTS = {"http": 80, "https": 443}
 UPDATES_MAX = 4096
 """Maximum number of resources whose updates are merged between two ticks."""
 
@@ -68,11 +69,20 @@ class Updates:
         return [TellFronts(Notice(UPDATED, params)) for params in due]
 
 
-def leg(call: SentCall, heard: float, *, far: bool) -> ReplyToFront:
+def times(call: SentCall, key: bytes, heard: float, url: str | None, protocol: str) -> ReplyToFront:
     """Return the times at which the server had this call, for its front, to send before the answer.
-    `heard`: when the answer came. `far`: as in `messages.ServerCallTimes`."""
-    packed = messages.pack_leg(ServerCallTimes(call.call, call.since, heard, far))
-    return ReplyToFront(call.front, Notice(messages.NOTICE, packed))
+    `key`: raw id of the request; `heard`: when the answer came; `url`: of a remote server."""
+    address, port = "", 0
+    if url is not None:
+        from urllib.parse import urlsplit  # a worker of a process on this machine does not need it
+
+        place = urlsplit(url)
+        address, port = place.hostname or "", place.port or DEFAULT_PORTS.get(place.scheme, 0)
+    request = codec.text(key) or key.decode()
+    leg = ServerCallTimes(
+        call.call, call.since, heard, url is not None, request, protocol, address, port
+    )
+    return ReplyToFront(call.front, Notice(messages.NOTICE, messages.pack_leg(leg)))
 
 
 def forward_progress(params: bytes, calls: ServerCalls, now: float) -> Actions:

@@ -321,7 +321,9 @@ class ServerSession:
         if self._asks.asking:
             actions += self._asks.close_questions(key, tell_front=True)
         if call.traced:
-            actions.append(notices.leg(call, now, far=self._spec.url is not None))
+            met = self._opening.met
+            protocol = "" if met is None else met.protocol
+            actions.append(notices.times(call, key, now, self._spec.url, protocol))
         if not (error or self._modern):
             result = self._task_owners.record_owners(call, result)
         if error:

@@ -143,7 +143,8 @@ class FrontSteps:
             if self._tracer is None:
                 self._tracer = Tracer(self.front, self._tell, self._queued)
                 self.calls.on_notice(messages.NOTICE, self._tracer.on_worker_notice)
-            tracer = self._tracer.adjust(spec.traced)
+            audited = spec.audit.level != audit_records.OFF
+            tracer = self._tracer.adjust(spec.traced, spec.audit.salt if audited else b"")
         if spec.recording.servers or self._recorder is not None:
             from metamcp_worker.front_records.call_log_io import Recorder
 
@@ -156,7 +157,8 @@ class FrontSteps:
             audit = self._audit.adjust(spec)
         observers = (tracer, recorder, audit)
         self.calls.observers = tuple(each for each in observers if each is not None)
-        self.calls.audit = audit
+        self.calls.audit, self.calls.traces = audit, tracer
+        self.calls.routing.on_asked = None if tracer is None else tracer.on_asked
 
     # --- steps ----------------------------------------------------------------------------------
 

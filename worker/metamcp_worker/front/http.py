@@ -510,8 +510,10 @@ class App:
         except ServerNotReady as early:
             raw_id = mcp_request.answer_id(message)
             if len(body) > EARLY_BYTES_MAX:
+                if self._calls.traces is not None:
+                    self._calls.traces.on_server_missing(early, view.whole)
                 return self._send_error(exchange, raw_id, early)
-            call = self._calls.first_list(early.server)
+            call = self._calls.first_list(early, view.whole)
             exchange.on_lost = partial(call.cancel, "the client went away")
             again = partial(self._handle_message, exchange, post, body=body)
             return exchange.expect(

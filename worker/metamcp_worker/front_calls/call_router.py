@@ -80,8 +80,9 @@ class Routing:
     was cancelled. `on_late(server)`: an answer came for a call that is not waiting.
     `on_wanted(server)`: a call needs a server that is not running. `on_notice(server, method,
     params)`: a notification came that belongs to no call. `on_read()`: all answers of one read have
-    been passed to `on_answer`. `new_id()`: returns an id that this front has not used, so that no
-    answer reaches a later call.
+    been passed to `on_answer`. `on_asked(call, question)`: None, or called with the question of a
+    server before its client is asked. `new_id()`: returns an id that this front has not used, so
+    that no answer reaches a later call.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Routing:
         self._on_wanted = on_wanted
         self._on_notice = on_notice
         self._on_read = on_read
+        self.on_asked: Callable[[Call, Question], None] | None = None
         self._links: dict[str, ServerLink] = {}
         self._full: dict[str, ServerLink] = {}
         self.wires: set[Wire] = set()
@@ -361,6 +363,8 @@ class Routing:
             return
         wire.questions[ask.question] = question
         wire.waiting[ask.id].deadline = self.loop.time() + QUESTION_S_MAX + MARGIN_S
+        if self.on_asked is not None:
+            self.on_asked(wire.waiting[ask.id], question)
         caller.on_question(question)
 
     def _go_on(self, wire: Wire, number: int) -> None:

@@ -132,6 +132,21 @@ class CallObserver(Protocol):
         ...
 
 
+class CallTraces(CallObserver, Protocol):
+    """Observer of all calls that may be traced, and of requests that no server gets."""
+
+    def on_list(self, endpoint: str, request: McpRequest, began: float) -> None:
+        """Note a list that was answered. `began`: monotonic time at which it was asked for."""
+        ...
+
+    def on_server_missing(
+        self, early: mcp_request.ServerNotReady, endpoint: str, first: Call | None = None
+    ) -> None:
+        """Note a request whose server has not been up. `first`: the call that waits for it; if that
+        fails, the request does. None: the request is refused at once."""
+        ...
+
+
 class Auditor(CallObserver, Protocol):
     """Observer of all calls and refusals. An answer leaves when its `on_call_end` has ended it."""
 
@@ -172,8 +187,8 @@ class Calls:
     that are not for all. `notified(server, method, params)`: called with notifications of servers
     that belong to no call. `on_views_built`: called when stale views were
     built again. `steps`: all that have calls now, with those that follow: `guard`,
-    `own`, `lists`. `observers`: of all calls, the auditor last; `audit`: the auditor. Each
-    is None while it is switched off.
+    `own`, `lists`. `observers`: of all calls, the auditor last; `audit`: the auditor, `traces`: the
+    observer of traces. Each is None while it is switched off.
     """
 
     def __init__(self, stats: Stats, tell: Callable[[ServerWanted | RootsChanged], None]) -> None:
@@ -185,6 +200,7 @@ class Calls:
         self.lists: ListStep | None = None
         self.observers: tuple[CallObserver, ...] = ()
         self.audit: Auditor | None = None
+        self.traces: CallTraces | None = None
         self._stats = stats
         self.viewers = Viewers()
         self.view: Callable[[str], View | None] = self.viewers.local.get
@@ -388,17 +404,23 @@ class Calls:
 
     def ask(self, server: str, method: str, params: bytes) -> Call:
         """Send a request of the gateway itself to this server, and return the call."""
-        routing, server = self.routing, self.heir(server)
-        frame = CallFrame(routing.new_id(), method, params)
-        now = routing.loop.time()
-        call = Call(server, frame, routing.cancel, now, label=method)
-        routing.start(call)
+        call = self._build_own(server, method, params)
+        self.routing.start(call)
         return call
 
-    def first_list(self, server: str) -> Call:
-        """Ask a server for its tools that has not reported yet what it offers. The request waits
-        like any call, until the server is there or is not likely to come."""
-        return self.ask(server, "tools/list", b"{}")
+    def first_list(self, early: mcp_request.ServerNotReady, endpoint: str) -> Call:
+        """Ask a server for its tools that has not reported yet what it offers. The call waits like
+        any other, until the server is there or is not likely to come."""
+        call = self._build_own(early.server, "tools/list", b"{}")
+        if self.traces is not None:
+            self.traces.on_server_missing(early, endpoint, call)
+        self.routing.start(call)
+        return call
+
+    def _build_own(self, server: str, method: str, params: bytes) -> Call:
+        routing = self.routing
+        frame = CallFrame(routing.new_id(), method, params)
+        return Call(self.heir(server), frame, routing.cancel, routing.loop.time(), label=method)
 
     def reachable(self, server: str) -> bool:
         """Whether the server takes calls now."""

@@ -20,10 +20,20 @@ class Question:
     """Request of a server to the client that called it. `params`: raw, as the server sent them.
 
     The first of `answer`, `fail` and `refuse` counts. `on_withdrawn` is called if the server does
-    not wait any more, or the call has ended; later answers are dropped.
+    not wait any more, or the call has ended; later answers are dropped. `on_over`: called once with
+    the raw error, empty bytes for an answer, or None if the question was withdrawn.
     """
 
-    __slots__ = ("_reply", "call", "method", "number", "on_withdrawn", "params", "server")
+    __slots__ = (
+        "_reply",
+        "call",
+        "method",
+        "number",
+        "on_over",
+        "on_withdrawn",
+        "params",
+        "server",
+    )
 
     def __init__(
         self,
@@ -40,6 +50,7 @@ class Question:
         self.method = method
         self.params = params
         self.on_withdrawn: Callable[[], None] | None = None
+        self.on_over: Callable[[bytes | None], None] | None = None
         self._reply: Callable[[Question, bytes, bool], None] | None = reply
 
     @property
@@ -69,12 +80,16 @@ class Question:
     def withdraw(self) -> None:
         if self._reply is not None:
             self._reply = None
+            if self.on_over is not None:
+                self.on_over(None)
             if self.on_withdrawn is not None:
                 self.on_withdrawn()
 
     def _end(self, body: bytes, *, failed: bool) -> None:
         reply, self._reply = self._reply, None
         if reply is not None:
+            if self.on_over is not None:
+                self.on_over(body if failed else b"")
             reply(self, body, failed)
 
 

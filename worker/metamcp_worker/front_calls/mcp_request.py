@@ -299,15 +299,18 @@ valid."""
 
 
 class ServerNotReady(ProtocolError):
-    """Raised for a request to a server that has not yet sent its lists. `server`: its name."""
+    """Raised for this request to a server that has not yet sent its lists. `server`: its name;
+    `subject`: what the request is about."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, subject: str, request: McpRequest) -> None:
         super().__init__(
             Code.SERVER_DOWN,
             f"server '{server}' is not available: it has not been up yet, so nothing is known of"
             " what it offers; try again later, or see 'metamcp status'",
         )
         self.server = server
+        self.subject = subject
+        self.request = request
 
 
 class Rule:
@@ -512,13 +515,13 @@ def check_owner(
     if owner is None and rule is TASK:
         raise _unknown_task(merged, subject, request)
     if owner is not None and owner.server in merged.unknown and rule is TASK:
-        raise ServerNotReady(owner.server)
+        raise ServerNotReady(owner.server, subject, request)
     if owner is None:
         legacy_read = rule is _RESOURCE and not request.modern
         code = NOT_FOUND_LEGACY if legacy_read else Code.INVALID_PARAMS
         hidden = out_of_view(merged, subject) if rule.what == "tool" else ""
         if not hidden and (server := not_up_yet(merged, subject)):
-            raise ServerNotReady(server)
+            raise ServerNotReady(server, subject, request)
         raise ProtocolError(code, hidden or f"Unknown {rule.what}: {subject}")
     if rule.one_era and owner.legacy is request.modern:
         raise ProtocolError(

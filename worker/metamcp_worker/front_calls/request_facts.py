@@ -83,7 +83,8 @@ class McpRequest(Struct):
     `server_processes.ProcessClient`. `roots`: raw answer to `roots/list` with the client's roots,
     or with the folder that it works in; empty if none are known. `version`: revision that the
     client speaks, empty without one. `headers`: HTTP headers of the request. `principal`: its
-    sender. `run`: of the code that makes this call, for its client.
+    sender. `run`: of the code that makes this call, for its client. `id`: raw, of the request;
+    empty for one that is not JSON-RPC of a client.
     """
 
     method: str
@@ -102,6 +103,7 @@ class McpRequest(Struct):
     headers: Headers = ()
     principal: Principal = USER
     run: InnerRun | None = None
+    id: bytes = b""
 
 
 class CheckedRequest(Struct, gc=False):

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Final
 
 from msgspec import Raw
@@ -200,13 +201,13 @@ class Dialogue:
                 Code.INVALID_PARAMS, "The progress token must be a string or an integer."
             )
         at_once = method in LIST_METHODS and not self._calls.states.unmet_s(view.spec.servers)
-        if at_once and not facts.prefers_sse:
+        if at_once and not facts.prefers_sse and self._calls.traces is None:
             return _send_list_page(outlet, raw_id, method, params, view)
         request = McpRequest(
             method, params, meta, session.caller, modern=False, peer=session.number,
             who=session.who, rooted=session.rooted, project=session.project,
             unasked=session.unasked, roots=session.roots, version=session.protocol,
-            headers=outlet.headers, principal=facts.principal,
+            headers=outlet.headers, principal=facts.principal, id=raw_id,
             wants_progress=bool(token) and facts.accepts_sse and method not in OURS,
         )  # fmt: skip
         client = SessionRequest(outlet, session, raw_id, token, key, view)
@@ -288,11 +289,15 @@ class Dialogue:
     ) -> CallAnswer | None:
         method, params = request.method, request.params
         if method in LIST_METHODS:
+            traces, began = self._calls.traces, monotonic()
             view = (
                 self._calls.find_sender_view(await self._calls.await_first_starts(view), request)
                 or view
             )
-            return CallAnswer(view.page(method, params, modern=False))
+            page = view.page(method, params, modern=False)
+            if traces is not None:
+                traces.on_list(view.whole, request, began)
+            return CallAnswer(page)
         if method == client_questions.SET_LEVEL:
             self._set_level(codec.text(params.get("level", _NULL)), session, view)
             return _OK
@@ -328,6 +333,8 @@ class Dialogue:
             if client.outlet.waits and not client.outlet.facts.prefers_sse:
                 self._close(client)
                 raise
+            if self._calls.traces is not None:
+                self._calls.traces.on_server_missing(early, client.view.whole)
             pending = client.refuse(early, self._now())
             self._close(client)
             return pending

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic
 from weakref import WeakKeyDictionary
 
 from msgspec import Raw
@@ -146,8 +147,8 @@ class ModernEra:
         version: str,
     ) -> Pending:
         if method in LIST_METHODS:
-            if self._calls.states.unmet_s(view.spec.servers):
-                return self._listed_later(exchange, raw_id, method, checked.params, view)
+            if self._calls.states.unmet_s(view.spec.servers) or self._calls.traces is not None:
+                return self._listed_later(exchange, raw_id, method, checked, view)
             return exchange.result(raw_id, view.page(method, checked.params, modern=True))
         if method == "server/discover":
             exchange.json(200, jsonrpc_bytes.result(raw_id, discovery(view, version)))
@@ -168,7 +169,7 @@ class ModernEra:
         try:
             call = self._resume_call(client, method, checked, view)
             if call is None:
-                call = self._start_call(client, method, checked, view, exchange.facts)
+                call = self._start_call(client, method, checked, view, exchange.facts, raw_id)
         except RootsUnknown:
             return exchange.result(raw_id, mrtr.ask_roots())
         exchange.on_lost = partial(call.cancel, "the client went away")
@@ -186,12 +187,17 @@ class ModernEra:
         exchange: Exchange,
         raw_id: bytes,
         method: str,
-        params: Mapping[str, Raw],
+        checked: CheckedRequest,
         view: View,
     ) -> None:
         """Answer with a page of a list, after the first start of its servers."""
+        traces, began = self._calls.traces, monotonic()
         view = await self._calls.await_first_starts(view)
-        pending = exchange.result(raw_id, view.page(method, params, modern=True))
+        page = view.page(method, checked.params, modern=True)
+        if traces is not None:
+            request = self._build_request(method, checked, view, exchange.facts, raw_id)
+            traces.on_list(view.whole, request, began)
+        pending = exchange.result(raw_id, page)
         if pending is not None:
             await pending
 
@@ -214,16 +220,12 @@ class ModernEra:
         checked: CheckedRequest,
         view: View,
         facts: RequestFacts,
+        raw_id: bytes,
     ) -> Call:
         """Send the request to its server, and return the call. Raises ProtocolError, and Unasked if
         the client has to be asked for its roots."""
-        request = McpRequest(
-            method, checked.params, checked.meta, checked.caller, modern=True, version=VERSIONS[0],
-            headers=checked.headers, principal=facts.principal,
-        )  # fmt: skip
+        request = self._build_request(method, checked, view, facts, raw_id)
         request.wants_progress = client.reads_progress
-        peer = self._peers.find(view.principal, view.endpoint, checked.identity)
-        request.peer, request.who = peer.number, peer.who
         request.unasked = True
         try:
             call = self._calls.start(view, request, client)
@@ -242,6 +244,16 @@ class ModernEra:
             )
             client.talk = InteractiveCall(self._parking, call, bound, checked.caller)
         return call
+
+    def _build_request(
+        self, method: str, checked: CheckedRequest, view: View, facts: RequestFacts, raw_id: bytes
+    ) -> McpRequest:
+        peer = self._peers.find(view.principal, view.endpoint, checked.identity)
+        return McpRequest(
+            method, checked.params, checked.meta, checked.caller, modern=True, peer=peer.number,
+            who=peer.who, version=VERSIONS[0], headers=checked.headers, principal=facts.principal,
+            id=raw_id,
+        )  # fmt: skip
 
     def _resume_call(
         self, client: "_Client", method: str, checked: CheckedRequest, view: View

@@ -10,6 +10,7 @@ capabilities, and questions of a server are refused.
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic
 from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
 
@@ -74,7 +75,11 @@ class Rest:
             if method == "GET" and path == DOCUMENT:
                 exchange.json(200, self._document(view, version))
             elif method == "GET" and not path:
+                began = monotonic()
                 exchange.json(200, self._list(view))
+                if self._calls.traces is not None:
+                    request = _build_request("tools/list", {}, version, exchange)
+                    self._calls.traces.on_list(view.whole, request, began)
             else:
                 allowed = rest_methods(path)
                 text = f"Only {allowed.partition(b',')[0].decode()} is served at this path."
@@ -95,11 +100,12 @@ class Rest:
         owner = view.merged.tool_named(name)
         if owner is None:
             if server := not_up_yet(view.merged, name):
-                first = self._calls.first_list(server)
+                params = {"name": Raw(codec.dump(name))}
+                request = _build_request("tools/call", params, version, exchange)
+                early = ServerNotReady(server, name, request)
+                first = self._calls.first_list(early, view.whole)
                 exchange.on_lost = partial(first.cancel, "the client went away")
-                again = partial(
-                    self._on_server_up, exchange, name, body, view, version, ServerNotReady(server)
-                )
+                again = partial(self._on_server_up, exchange, name, body, view, version, early)
                 return exchange.expect(first, again)
             short_name = name[:NAME_BYTES_MAX]
             reason = (
@@ -193,11 +199,17 @@ def _request(name: str, body: bytes, version: str, exchange: Exchange) -> McpReq
         message = f"The body must be a JSON object, the arguments of the tool: {reason}."
         raise ProtocolError(Code.INVALID_PARAMS, message) from None
     params = {"name": Raw(codec.dump(name)), "arguments": Raw(body or b"{}")}
+    return _build_request("tools/call", params, version, exchange)
+
+
+def _build_request(
+    method: str, params: dict[str, Raw], version: str, exchange: Exchange
+) -> McpRequest:
     caller = codec.dump({
         "clientCapabilities": {}, "clientInfo": {"name": "metamcp-rest", "version": version},
     })  # fmt: skip
     return McpRequest(
-        "tools/call", params, {}, caller, modern=True, headers=exchange.headers,
+        method, params, {}, caller, modern=True, headers=exchange.headers,
         principal=exchange.facts.principal,
     )  # fmt: skip
 

@@ -8,14 +8,17 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Self
 
 from msgspec import Raw
 
+from metamcp_worker.front_calls.client_questions import Question
+from metamcp_worker.front_calls.mcp_request import ServerNotReady
 from metamcp_worker.front_calls.request_facts import CallAnswer, McpRequest
 from metamcp_worker.front_calls.server_links import Call
-from metamcp_worker.front_records.trace import Tracing
+from metamcp_worker.front_records.trace import TracedCall, Tracing
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Message, Spans
@@ -45,13 +48,13 @@ class Tracer:
         self._tracing = Tracing(front, random.random, secrets.token_hex)
         self._due: asyncio.Handle | None = None
 
-    def adjust(self, sample: float | None) -> Self | None:
-        """Trace this share of the calls whose client does not trace; None: trace no call. Returns
-        None if nothing is traced."""
+    def adjust(self, sample: float | None, salt: bytes = b"") -> Self | None:
+        """Trace this share of the calls whose client does not trace; None: trace no call. `salt`:
+        of the audit's pseudonyms. Returns None if nothing is traced."""
         if sample is None:
             self._tracing.forget()
             return None
-        self._tracing.adjust(sample)
+        self._tracing.adjust(sample, salt)
         return self
 
     def on_call_start(
@@ -66,8 +69,33 @@ class Tracer:
     def on_call_end(
         self, call: Call, answer: CallAnswer | None, seconds: float, outcome: str
     ) -> None:
-        if not self._tracing.on_call_end(call, answer, outcome, monotonic()):
-            return
+        if self._tracing.on_call_end(call, answer, outcome, monotonic()):
+            self._plan()
+
+    def on_list(self, endpoint: str, request: McpRequest, began: float) -> None:
+        if self._tracing.on_list(endpoint, request, began, monotonic()):
+            self._plan()
+
+    def on_server_missing(
+        self, early: ServerNotReady, endpoint: str, first: Call | None = None
+    ) -> None:
+        if self._tracing.on_server_missing(early, endpoint, first, monotonic()):
+            self._plan()
+
+    def on_asked(self, call: Call, question: Question) -> None:
+        """Note a question of the server of a call."""
+        traced = self._tracing.find(call)
+        if traced is not None:
+            question.on_over = partial(self._on_question_over, traced, question, monotonic())
+
+    def _on_question_over(
+        self, traced: TracedCall, question: Question, began: float, error: bytes | None
+    ) -> None:
+        self._tracing.on_question_over(traced, question, began, monotonic(), error)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Let the spans that wait be sent, at once if there are many."""
         if self._due is None:
             self._due = self._loop.call_later(BATCH_S, self._batch)
         elif self._tracing.pending_count >= BATCH_SPANS:

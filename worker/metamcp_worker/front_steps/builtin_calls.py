@@ -487,6 +487,8 @@ class BuiltinCalls:
             call.caller = caller
         for observer in calls.observers:
             observer.on_call_start(call, name, request, request.params, run)
+        if call.frame is not None and call.frame.traced:  # what it calls belongs to its span
+            request = structs.replace(request, meta=codec.level(call.frame.meta))
         task = isinstance(decision, EngineWork) and decision.task
         done = partial(self._on_reply, call, task)
         if isinstance(decision, Run | EngineWork):

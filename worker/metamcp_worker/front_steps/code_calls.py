@@ -71,7 +71,7 @@ def base(request: McpRequest, run: str) -> McpRequest:
     meta = {key: raw for key, raw in request.meta.items() if key in _TRACE}
     return structs.replace(
         request, method=task_ids.CALL, params={}, meta=meta, caller=caller, wants_progress=False,
-        run=InnerRun(run, outer.depth + 1, outer.allowed, outer.source),
+        id=b"", run=InnerRun(run, outer.depth + 1, outer.allowed, outer.source),
     )  # fmt: skip
 
 

@@ -331,7 +331,7 @@ class CodeRuns:
 
     def _wait(self, run: RunUnderWay, host_call: HostCall, early: ServerNotReady) -> None:
         """Make the call when its server has reported what it offers; then it is there, or not."""
-        first = self._calls.first_list(early.server)
+        first = self._calls.first_list(early, run.view.whole)
         run.calls[host_call.call] = first
 
         def on_first_list(answer: CallAnswer | None) -> None:

@@ -312,7 +312,7 @@ class EngineCalls:
 
     def _wait(self, work: _HostWork, early: ServerNotReady) -> None:
         """Make the call when its server has reported what it offers; then it is there, or not."""
-        first = self._calls.first_list(early.server)
+        first = self._calls.first_list(early, work.ask.owner.endpoint)
         work.end = first.cancel
 
         def on_first_list(answer: CallAnswer | None) -> None:

@@ -516,16 +516,17 @@ a server sends under this name is not mistaken for it: JSON begins with a brace,
 number of a call never begins with that byte."""
 
 _LAYOUT = struct.Struct("!Qdd?")
+_BRACE = b"{"
 
 Value = str | int | bool
 
 
 class Span(Struct, frozen=True, gc=False, array_like=True):
-    """Span of a traced call, which has two: `kind` is `server` for the gateway's span towards its
+    """Span of a trace. A traced call has two: `kind` is `server` for the gateway's span towards its
     client, `client` for the span towards the server. `trace_id`, `span_id`, `parent_id`:
     hexadecimal, `parent_id` empty at the beginning of a trace; `far`: the parent is a span of
     another program. `start`, `end`: monotonic seconds. `state`: the `tracestate` of the request.
-    `error`: as in the metrics, empty for a call that succeeded."""
+    `error`: as in the metrics, empty for a call that succeeded; `status`: a sentence about it."""
 
     kind: Literal["server", "client"]
     name: str
@@ -539,6 +540,7 @@ class Span(Struct, frozen=True, gc=False, array_like=True):
     attributes: dict[str, Value]
     state: str = ""
     error: str = ""
+    status: str = ""
 
 
 class Spans(Message, frozen=True, kw_only=True):
@@ -551,23 +553,34 @@ class Spans(Message, frozen=True, kw_only=True):
 
 class ServerCallTimes(NamedTuple):
     """The server's part of call `id`. `sent`, `heard`: monotonic seconds when the call was sent to
-    the server and when the answer came; `far`: the server is reached over the network."""
+    the server and when the answer came; `far`: the server is reached over the network. `request`:
+    id of the request at the server, as a text; `protocol`: revision that the server speaks;
+    `address`, `port`: of a server at a URL, empty and 0 for others."""
 
     id: int
     sent: float
     heard: float
     far: bool
+    request: str = ""
+    protocol: str = ""
+    address: str = ""
+    port: int = 0
 
 
 def pack_leg(leg: ServerCallTimes) -> bytes:
-    return _LAYOUT.pack(*leg)
+    return _LAYOUT.pack(*leg[:4]) + codec.dump(leg[4:])
 
 
 def unpack_leg(data: bytes) -> ServerCallTimes | None:
     """Return the times in a notice; None if the bytes are not such a notice."""
-    if len(data) != _LAYOUT.size:
+    if len(data) < _LAYOUT.size or data.startswith(_BRACE):
         return None
-    return ServerCallTimes(*_LAYOUT.unpack(data))
+    number, sent, heard, far = _LAYOUT.unpack_from(data)
+    try:
+        about = codec.decode_as(tuple[str, str, str, int], data[_LAYOUT.size :])
+    except codec.Malformed:  # a worker of an earlier version says less
+        return ServerCallTimes(number, sent, heard, far)
+    return ServerCallTimes(number, sent, heard, far, *about)
 
 
 #: Answers of a front; the part of the supervisor that asked takes them.
