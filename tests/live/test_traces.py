@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -275,6 +276,42 @@ def test_a_trace_names_the_session_as_the_audit_does(collector: Collector, era: 
         ours, _ = by_kind(collector.of(parent.trace))
     assert ours.attributes["mcp.session.id"] == record.session
     assert record.session not in {"", session}
+
+
+WORKFLOW = """
+name: two
+steps:
+  - id: first
+    call: new.raw
+  - output: ${{ steps.first.result._meta.traceparent }}
+"""
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_run_of_a_workflow_is_traced_with_its_steps_and_their_calls(
+    collector: Collector, era: str, tmp_path: Path
+) -> None:
+    (tmp_path / "two.yaml").write_text(WORKFLOW)
+    endpoint = '[endpoints.default]\nnamespace = "default"\nbuiltins = ["workflows"]\n'
+    made = gateway_with(endpoint + section(collector.url))
+    made.config.write_text(f'workflows = ["{tmp_path}"]\n{made.config.read_text()}')
+    with made as gateway:
+        client, parent = Client(gateway.port, era), Parent()
+        answer = called(client, "run_workflow", parent, name="two")
+        client.end()
+        assert not answer["result"].get("isError"), answer
+        spans = {span.name: span for span in collector.of(parent.trace, 5)}
+    asked = spans["tools/call run_workflow"]
+    run, step = spans["invoke_workflow two"], spans["step first"]
+    ours, theirs = spans["tools/call new__raw"], spans["tools/call raw"]
+    chain = [(span.parent, span.id) for span in (asked, run, step, ours, theirs)]
+    assert [above for above, _ in chain] == [parent.span, *(below for _, below in chain[:-1])]
+    assert (run.kind, step.kind) == ("internal", "internal")
+    assert run.attributes["gen_ai.workflow.name"] == "two"
+    assert run.attributes["metamcp.run"] == step.attributes["metamcp.run"]
+    assert step.attributes["metamcp.step"] == "first"
+    assert asked.start <= run.start <= step.start <= ours.start
+    assert ours.end <= step.end <= run.end <= asked.end
 
 
 def test_a_scraper_of_openmetrics_learns_which_trace_was_the_last_in_a_bucket(

@@ -51,7 +51,9 @@ it."""
 PAUSE_S_MAX = 60.0
 """Maximum seconds of a pause that a collector asks for."""
 
-_KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+_KINDS = {
+    "server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL,
+}  # fmt: skip
 _LIBRARY = "opentelemetry"
 _REDIRECTS = 300
 """Lowest HTTP status that means that spans were not accepted."""

@@ -28,8 +28,10 @@ from metamcp_worker.ipc.engine_runs import (
     OrderDone,
     OrderProgress,
     RunOwner,
+    RunSpan,
 )
 from metamcp_worker.ipc.envelope import Message
+from metamcp_worker.ipc.messages import Span
 
 WAIT_S = 60.0
 MAIN = (
@@ -37,7 +39,7 @@ MAIN = (
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
 OWNER = RunOwner(endpoint="default", name="local")
-_read = codec.reader(HostAsk | HostDrop | OrderDone | OrderProgress)
+_read = codec.reader(HostAsk | HostDrop | OrderDone | OrderProgress | RunSpan)
 Tool = Callable[[HostAsk], HostDone | None]
 
 
@@ -53,8 +55,8 @@ def echo(ask: HostAsk) -> HostDone:
 
 class Peer:
     """A connection to the engine. `asked`: requests in their order; `dropped`: those taken back;
-    `tools`: by name; `harmless`: names of tools that say so. A thread answers; `fault`: what ended
-    it but for the connection."""
+    `tools`: by name; `harmless`: names of tools that say so; `trace`: of its orders; `spans`: that
+    it got. A thread answers; `fault`: what ended it but for the connection."""
 
     def __init__(
         self, sock: socket.socket, tools: dict[str, Tool] | None = None, *, front: str = "front",
@@ -68,6 +70,8 @@ class Peer:
         self.asked: list[HostAsk] = []
         self.dropped: list[HostDrop] = []
         self.progress: list[OrderProgress] = []
+        self.trace = ""
+        self.spans: list[Span] = []
         self._done: dict[int, OrderDone] = {}
         self._news = threading.Condition()
         self._number = 0
@@ -88,7 +92,7 @@ class Peer:
         self._number += 1
         self.send(EngineOrder(
             id=self._number, method=method, owner=self.owner, params=Raw(json.encode(params)),
-            progress=True, asks=True,
+            progress=True, asks=True, trace=self.trace,
         ))  # fmt: skip
         return self._number
 
@@ -126,7 +130,7 @@ class Peer:
                 self.ended = True
                 self._news.notify_all()
 
-    def _heard(self, message: HostAsk | HostDrop | OrderDone | OrderProgress) -> None:
+    def _heard(self, message: HostAsk | HostDrop | OrderDone | OrderProgress | RunSpan) -> None:
         match message:
             case HostAsk(kind="describe") as ask:
                 hints = {"annotations": {"readOnlyHint": ask.name in self.harmless}}
@@ -141,6 +145,8 @@ class Peer:
                     self._news.notify_all()
             case OrderProgress() as progress:
                 self.progress.append(progress)
+            case RunSpan(span=span):
+                self.spans.append(span)
             case HostDrop() as drop:
                 self.dropped.append(drop)
 

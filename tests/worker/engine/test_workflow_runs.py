@@ -61,6 +61,40 @@ def test_a_run_gives_the_results_of_steps_to_later_ones(tmp_path: Path) -> None:
         assert [one.progress for one in peer.progress] == [1, 2, 3]
 
 
+@pytest.mark.promise("M88")
+def test_a_run_of_a_traced_order_has_a_span_with_one_of_each_step_below(tmp_path: Path) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+    def fails(ask: HostAsk) -> HostDone:
+        return HostDone(call=ask.call, result=result("no", failed=True))
+
+    each = {"id": "each", "foreach": [1], "steps": [call("c")]}
+    last = {"id": "last", "call": "b"}
+    steps = workflow(call("a"), call("b", may_fail=True), each, last)
+    with engine(tmp_path) as running:
+        peer = running.peer({"b": fails})
+        peer.ask("workflow/run", definition=workflow(call("a")))
+        assert peer.spans == [], "its order is not traced"
+        peer.asked.clear()
+        peer.trace = f"00-{trace}-00f067aa0ba902b7-01"
+        found, _ = peer.ask("workflow/run", definition=steps)
+        *below, run = peer.spans
+    assert (run.name, run.parent_id, run.error) == (
+        "invoke_workflow w",
+        "00f067aa0ba902b7",
+        "failed",
+    )
+    assert run.attributes["metamcp.run"] == found["run"]
+    told = [(span.attributes["metamcp.step"], span.error, span.status) for span in below]
+    failed = "failed", "the step failed"
+    assert told == [("a", "", ""), ("b", *failed), ("each[0]/c", "", ""), ("last", *failed)]
+    for span, ask in zip(below, peer.asked, strict=True):
+        assert (span.trace_id, span.parent_id, span.kind) == (trace, run.span_id, "internal")
+        meta = json.decode(ask.meta)
+        assert meta["traceparent"] == f"00-{trace}-{span.span_id}-01"
+        assert run.start <= span.start <= span.end <= run.end
+
+
 @pytest.mark.promise("M52")
 def test_a_run_takes_the_first_case_that_holds_and_leaves_out_steps_that_are_not_wanted(
     tmp_path: Path,

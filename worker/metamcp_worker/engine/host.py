@@ -25,8 +25,10 @@ from metamcp_worker.ipc.engine_runs import (
     OrderDone,
     OrderProgress,
     RunOwner,
+    RunSpan,
 )
 from metamcp_worker.ipc.errors import TooLarge
+from metamcp_worker.ipc.messages import Span
 
 FRONT_S_MAX = 15.0
 """Seconds that a request waits for a front that is not there, such as one that starts again."""
@@ -62,7 +64,7 @@ class EngineLink:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
 
-    def send(self, message: HostAsk | HostDrop | OrderProgress | OrderDone) -> None:
+    def send(self, message: HostAsk | HostDrop | OrderProgress | OrderDone | RunSpan) -> None:
         """Send a message, or drop it if the connection has ended."""
         if self._writer is None or self._writer.is_closing():
             return
@@ -134,6 +136,10 @@ class FrontLinks:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FRONT_S_MAX):
                     await self._came.wait()
+        return self.newest
+
+    @property
+    def newest(self) -> EngineLink | None:
         return next(reversed(self._links), None)
 
 
@@ -151,6 +157,12 @@ class OrderHost:
         if self.operator and order and self._link is not None:
             message = f"{step}: {state}"
             self._link.send(OrderProgress(id=order, message=message, step=step, state=state))
+
+    def send_span(self, span: Span) -> None:
+        """Send a span to the front of the order, or to another one; without any it is lost."""
+        link = self._link if self._fronts.has(self._link) else self._fronts.newest
+        if link is not None:
+            link.send(RunSpan(span=span))
 
     async def ask(
         self,

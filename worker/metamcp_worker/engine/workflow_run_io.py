@@ -9,8 +9,9 @@ journal, so only the first ones without an end do anything.
 
 import asyncio
 import contextlib
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -51,8 +52,11 @@ from metamcp_worker.engine.workflow_run import (
     StepOutcome,
     StepRecord,
 )
+from metamcp_worker.http import mcp_headers
+from metamcp_worker.http.mcp_headers import SPAN_BYTES, TraceContext
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import HostDone, Kind, RunOwner
+from metamcp_worker.ipc.messages import Span, Value
 
 ANSWER_S_MAX = 5.0
 """Seconds beyond its time limit in which a front reports that a call is over."""
@@ -62,6 +66,9 @@ END_S = 0.5
 """Seconds in which the engine sees that the gateway ends, after something went down with a step:
 when all processes are killed, the end of another one may be seen first."""
 KEY = "io.metamcp/idempotency-key"
+
+_OPERATION = "invoke_workflow"
+_STATUSES = {"": "", "failed": "the step failed", "cancelled": "the run was cancelled"}
 
 
 class Complete(Protocol):
@@ -81,11 +88,77 @@ class StepFailed(Exception):
         self.error = error
 
 
+class RunTrace:
+    """Spans of a run, whose order is traced: one of the run, and one of each step as its child.
+    `place`: where the order has its span; `send`: takes a span."""
+
+    def __init__(self, place: TraceContext, run: RunRecord, send: Callable[[Span], None]) -> None:
+        self._place = place
+        self._run = run
+        self._send = send
+        self._id = secrets.token_hex(SPAN_BYTES)
+        self._steps: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def trace_run(self) -> Generator[None]:
+        """Trace the run, which is what this block does."""
+        about: dict[str, Value] = {
+            "gen_ai.operation.name": _OPERATION, "gen_ai.workflow.name": self._run.name,
+        }  # fmt: skip
+        name = f"{_OPERATION} {self._run.name}"
+        with self._trace(self._id, self._place.span_id, name, about):
+            yield
+
+    @contextlib.contextmanager
+    def trace_step(self, path: str) -> Generator[Callable[[str], None]]:
+        """Trace a step, which is what this block does; call the result with what was wrong."""
+        span_id = self._steps[path] = secrets.token_hex(SPAN_BYTES)
+        try:
+            with self._trace(span_id, self._id, f"step {path}", {"metamcp.step": path}) as fail:
+                yield fail
+        finally:
+            del self._steps[path]
+
+    def traceparent(self, path: str) -> str:
+        """Return the parent of a call that a step makes."""
+        return mcp_headers.traceparent(self._place.child(self._steps[path]))
+
+    @contextlib.contextmanager
+    def _trace(
+        self, span_id: str, parent_id: str, name: str, about: dict[str, Value]
+    ) -> Generator[Callable[[str], None]]:
+        began, error = time.monotonic(), ""
+
+        def fail(outcome: str) -> None:
+            nonlocal error
+            error = outcome
+
+        try:
+            yield fail
+        except asyncio.CancelledError:
+            error = "cancelled"
+            raise
+        except Exception:
+            error = "failed"
+            raise
+        finally:
+            about["metamcp.run"] = self._run.id
+            if error:
+                about["error.type"] = error
+            self._send(
+                Span(
+                    kind="internal", name=name, trace_id=self._place.trace_id, span_id=span_id,
+                    parent_id=parent_id, far=False, flags=self._place.flags, start=began,
+                    end=time.monotonic(), attributes=about, error=error, status=_STATUSES[error],
+                )
+            )  # fmt: skip
+
+
 class RunningWorkflow:
     """Run that has not ended. `order`: id of the order that waits for it, 0 without; `asks`,
     `samples`: what its client can; `asking`: steps that ask this client now; `watchers`: called
     with progress, total and a message; `busy`: number of steps that do something now; `halts`: no
-    further step begins in this process."""
+    further step begins in this process; `trace`: None for a run that is not traced."""
 
     def __init__(
         self, record: RunRecord, workflow: Workflow, inputs: Mapping[str, object], host: OrderHost,
@@ -99,6 +172,7 @@ class RunningWorkflow:
         self.samples = False
         self.busy = 0
         self.halts = False
+        self.trace: RunTrace | None = None
         self.asking: dict[str, asyncio.Task[None]] = {}
         self.watchers: set[Callable[[float, float, str], None]] = set()
         self.changed: Callable[[], None] = lambda: None
@@ -128,8 +202,10 @@ class RunningWorkflow:
         self._rows = {row.path: row for row in rows}
         self._bytes = sum(len(row.output) for row in rows)
         scope = Scope(self._inputs, later_ids(self.workflow.steps))
+        trace = contextlib.nullcontext() if self.trace is None else self.trace.trace_run()
         try:
-            output = json.encode(await self._block(self.workflow.steps, scope))
+            with trace:
+                output = json.encode(await self._block(self.workflow.steps, scope))
         except StepFailed as failed:
             await self.end("failed", failed.path, failed.error)
         else:
@@ -215,6 +291,12 @@ class RunningWorkflow:
                         break
             case OutputStep(value=value):
                 result = await self._evaluator.replace_expressions(value, scope.variables)
+            case _ if self.trace is not None:
+                with self.trace.trace_step(path) as fail:
+                    step_value = await self._leaf(step, path, scope)
+                    if step_value["error"] is not None:  # and the run goes on
+                        fail("failed")
+                    return step_value
             case _:
                 return await self._leaf(step, path, scope)
         return {"result": result, "text": "", "error": None}
@@ -504,9 +586,12 @@ class RunningWorkflow:
         self, step: AnyStep, kind: Kind, arguments: object, row: StepRecord, *, name: str = "",
         server: str = "",
     ) -> HostDone:  # fmt: skip
+        meta = {KEY: row.key}
+        if self.trace is not None:
+            meta[mcp_headers.TRACEPARENT] = self.trace.traceparent(row.path)
         return await self.host.ask(
             self.record.owner, kind, name=name, server=server, arguments=json.encode(arguments),
-            meta=json.encode({KEY: row.key}), run=self.record.id, order=self.order,
+            meta=json.encode(meta), run=self.record.id, order=self.order,
             timeout_ms=step.timeout_ms,
         )  # fmt: skip
 

@@ -35,7 +35,8 @@ from metamcp_worker.engine.workflow_run import (
     RunRecord,
     StepRecord,
 )
-from metamcp_worker.engine.workflow_run_io import RunningWorkflow
+from metamcp_worker.engine.workflow_run_io import RunningWorkflow, RunTrace
+from metamcp_worker.http import mcp_headers
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import (
     PARKED,
@@ -163,6 +164,8 @@ class Workflows:
         )  # fmt: skip
         run = self._under_way(record, workflow, inputs, host, journal)
         run.order, run.asks, run.samples = order.id, order.asks, order.samples
+        if (place := mcp_headers.parsed_traceparent(order.trace)) is not None:
+            run.trace = RunTrace(place, record, host.send_span)
         self._open[record.id] = run
         self._new.add(record.id)
         noted = journal.put_run(record, data)

@@ -38,7 +38,7 @@ from metamcp_worker.guard import guard_rules
 from metamcp_worker.ipc import codec, figures, jsonrpc_bytes, process_names, roots
 from metamcp_worker.ipc.errors import Code
 from metamcp_worker.ipc.frames import CallFrame, payer
-from metamcp_worker.ipc.messages import RootsChanged, ServerState, ServerWanted
+from metamcp_worker.ipc.messages import RootsChanged, ServerState, ServerWanted, Span
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import FrontSpec
 
@@ -144,6 +144,10 @@ class CallTraces(CallObserver, Protocol):
     ) -> None:
         """Note a request whose server has not been up. `first`: the call that waits for it; if that
         fails, the request does. None: the request is refused at once."""
+        ...
+
+    def on_span(self, span: Span) -> None:
+        """Note a span that the engine has built."""
         ...
 
 

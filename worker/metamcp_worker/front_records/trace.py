@@ -179,7 +179,7 @@ class Tracing:
         traced = self._trace(request, "", *_parent(request), _origin(endpoint, request))
         if traced is None:
             return False
-        self._put(self._build_server_span(traced, began, now, {}, _SUCCESS))
+        self.put(self._build_server_span(traced, began, now, {}, _SUCCESS))
         return True
 
     def on_server_missing(
@@ -202,7 +202,7 @@ class Tracing:
         code = int(early.code)
         attributes: dict[str, Value] = {"metamcp.server": early.server}
         failure = _failure(str(code), code)
-        self._put(self._build_server_span(traced, now, now, attributes, failure))
+        self.put(self._build_server_span(traced, now, now, attributes, failure))
         return True
 
     def find(self, call: Call) -> TracedCall | None:
@@ -221,7 +221,7 @@ class Tracing:
         self._describe_client(traced, attributes)
         code = call_faults.code_of(error) if error else 0
         failure = _failure(CANCELLED if error is None else str(code) if code else "", code)
-        self._put(_span(
+        self.put(_span(
             "client", traced, question.method, self._mint(SPAN_BYTES), traced.there, began, now,
             attributes, failure,
         ))  # fmt: skip
@@ -245,9 +245,9 @@ class Tracing:
         attributes: dict[str, Value] = {"metamcp.server": process_names.base(call.server)}
         if not traced.waits:
             attributes |= {"metamcp.front": self._front, "metamcp.call.id": call.id}
-        self._put(self._build_server_span(traced, call.started, now, attributes, failure))
+        self.put(self._build_server_span(traced, call.started, now, attributes, failure))
         if traced.there != traced.here and (call.wire is not None or call.ends):
-            self._put(self._build_client_span(call, traced, now, failure))
+            self.put(self._build_client_span(call, traced, now, failure))
         return True
 
     def take(self, most: int) -> tuple[list[Span], int]:
@@ -269,7 +269,8 @@ class Tracing:
         """Number of spans that wait to be sent."""
         return len(self._pending)
 
-    def _put(self, span: Span) -> None:
+    def put(self, span: Span) -> None:
+        """Let a span wait to be sent; it is lost if too many wait."""
         if len(self._pending) >= PENDING_MAX:
             self._lost += 1
         else:

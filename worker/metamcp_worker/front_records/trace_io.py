@@ -21,7 +21,7 @@ from metamcp_worker.front_calls.server_links import Call
 from metamcp_worker.front_records.trace import TracedCall, Tracing
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import TooLarge
-from metamcp_worker.ipc.messages import Message, Spans
+from metamcp_worker.ipc.messages import Message, Span, Spans
 
 BATCH_S = 1.0
 """Seconds that a span may wait to be sent."""
@@ -81,6 +81,10 @@ class Tracer:
     ) -> None:
         if self._tracing.on_server_missing(early, endpoint, first, monotonic()):
             self._plan()
+
+    def on_span(self, span: Span) -> None:
+        self._tracing.put(span)
+        self._plan()
 
     def on_asked(self, call: Call, question: Question) -> None:
         """Note a question of the server of a call."""

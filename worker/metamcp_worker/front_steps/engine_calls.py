@@ -61,15 +61,17 @@ def describe_loss(method: Method) -> str:
 
 
 def order(
-    number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool
+    number: int, work: EngineWork, view: View, request: McpRequest, *, here: bool, traced: bool
 ) -> EngineOrder:
-    """Return the order for the engine. `here`: whether the client can get messages."""
+    """Return the order for the engine. `here`: whether the client can get messages; `traced`: the
+    call has a span, which `_meta` of the request names."""
     caller = request.caller
+    trace = codec.text(request.meta["traceparent"]) if traced else ""
     return EngineOrder(
         id=number, method=work.method, owner=owner(view, request), params=work.params,
         progress=here and request.wants_progress,
         asks=here and client_questions.may_be_asked(caller, ELICIT, b"{}"),
-        samples=here and client_questions.may_be_asked(caller, SAMPLE, b"{}"),
+        samples=here and client_questions.may_be_asked(caller, SAMPLE, b"{}"), trace=trace or "",
     )  # fmt: skip
 
 

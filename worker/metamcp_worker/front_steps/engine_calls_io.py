@@ -38,6 +38,7 @@ from metamcp_worker.ipc.engine_runs import (
     HostDrop,
     OrderDone,
     OrderProgress,
+    RunSpan,
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -62,7 +63,7 @@ _LATE = "the call got no answer in {:g} s"
 _DROPPED = "the run that made this call does not wait for it"
 
 log = logging.getLogger("metamcp.front")
-_read = codec.reader(OrderProgress | OrderDone | HostAsk | HostDrop)
+_read = codec.reader(OrderProgress | OrderDone | HostAsk | HostDrop | RunSpan)
 
 
 class OrderUnderWay:
@@ -159,8 +160,13 @@ class EngineCalls:
             order.done(ToolReply(refusal, failed=True))
             return
         number, here = order.call.id, order.call.caller is not None
+        traced = order.call.frame is not None and order.call.frame.traced
         self._orders[number] = order
-        self._send(engine_calls.order(number, order.work, order.view, order.request, here=here))
+        self._send(
+            engine_calls.order(
+                number, order.work, order.view, order.request, here=here, traced=traced
+            )
+        )
 
     def leave(self, number: int) -> None:
         """Tell the engine that the client does not wait for this order any more, if it is one."""
@@ -196,6 +202,9 @@ class EngineCalls:
         message = _read(body)
         if isinstance(message, HostAsk):
             self._on_ask(message)
+        elif isinstance(message, RunSpan):
+            if self._calls.traces is not None:
+                self._calls.traces.on_span(message.span)
         elif isinstance(message, HostDrop):
             work = self._works.pop(message.call, None)
             if work is not None:

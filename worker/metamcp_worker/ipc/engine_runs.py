@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
 from metamcp_worker.ipc.envelope import Message
+from metamcp_worker.ipc.messages import Span
 
 __all__ = ["FRAME", "FRAME_BYTES_MAX"]  # the other names as well
 
@@ -78,7 +79,8 @@ class FrontHello(Message, frozen=True, kw_only=True):
 class EngineOrder(Message, frozen=True, kw_only=True):
     """Front or supervisor: do this. `id`: unique on its connection; `params`: raw, the arguments of
     the tool or verb; `owner`: for whom; `progress`: whether progress is wanted; `asks`: whether the
-    client can be asked, by `elicit`; `samples`: whether it lends its model, by `sample`."""
+    client can be asked, by `elicit`; `samples`: whether it lends its model, by `sample`; `trace`:
+    `traceparent` of the call that gives the order, empty if it is not traced."""
 
     id: int
     method: Method
@@ -87,6 +89,7 @@ class EngineOrder(Message, frozen=True, kw_only=True):
     progress: bool = False
     asks: bool = False
     samples: bool = False
+    trace: str = ""
 
 
 class AgentLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -151,6 +154,12 @@ class OrderDone(Message, frozen=True, kw_only=True):
     text: str
     structured: Raw = Raw(b"{}")
     failed: bool = False
+
+
+class RunSpan(Message, frozen=True, kw_only=True):
+    """Engine: span of a run of a workflow, or of one of its steps, that has ended."""
+
+    span: Span
 
 
 class HostAsk(Message, frozen=True, kw_only=True):

@@ -523,12 +523,13 @@ Value = str | int | bool
 
 class Span(Struct, frozen=True, gc=False, array_like=True):
     """Span of a trace. A traced call has two: `kind` is `server` for the gateway's span towards its
-    client, `client` for the span towards the server. `trace_id`, `span_id`, `parent_id`:
+    client, `client` for the span towards the server; `internal` is a run of a workflow, or one of
+    its steps. `trace_id`, `span_id`, `parent_id`:
     hexadecimal, `parent_id` empty at the beginning of a trace; `far`: the parent is a span of
     another program. `start`, `end`: monotonic seconds. `state`: the `tracestate` of the request.
     `error`: as in the metrics, empty for a call that succeeded; `status`: a sentence about it."""
 
-    kind: Literal["server", "client"]
+    kind: Literal["server", "client", "internal"]
     name: str
     trace_id: str
     span_id: str
