@@ -76,8 +76,8 @@ def times(call: SentCall, key: bytes, heard: float, url: str | None, protocol: s
     if url is not None:
         from urllib.parse import urlsplit  # a worker of a process on this machine does not need it
 
-        place = urlsplit(url)
-        address, port = place.hostname or "", place.port or DEFAULT_PORTS.get(place.scheme, 0)
+        parts = urlsplit(url)
+        address, port = parts.hostname or "", parts.port or DEFAULT_PORTS.get(parts.scheme, 0)
     request = codec.text(key) or key.decode()
     leg = ServerCallTimes(
         call.call, call.since, heard, url is not None, request, protocol, address, port

@@ -90,10 +90,10 @@ class StepFailed(Exception):
 
 class RunTrace:
     """Spans of a run, whose order is traced: one of the run, and one of each step as its child.
-    `place`: where the order has its span; `send`: takes a span."""
+    `context`: of the order; `send`: takes a span."""
 
-    def __init__(self, place: TraceContext, run: RunRecord, send: Callable[[Span], None]) -> None:
-        self._place = place
+    def __init__(self, context: TraceContext, run: RunRecord, send: Callable[[Span], None]) -> None:
+        self._context = context
         self._run = run
         self._send = send
         self._id = secrets.token_hex(SPAN_BYTES)
@@ -106,7 +106,7 @@ class RunTrace:
             "gen_ai.operation.name": _OPERATION, "gen_ai.workflow.name": self._run.name,
         }  # fmt: skip
         name = f"{_OPERATION} {self._run.name}"
-        with self._trace(self._id, self._place.span_id, name, about):
+        with self._trace(self._id, self._context.span_id, name, about):
             yield
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class RunTrace:
 
     def traceparent(self, path: str) -> str:
         """Return the parent of a call that a step makes."""
-        return mcp_headers.traceparent(self._place.child(self._steps[path]))
+        return mcp_headers.traceparent(self._context.child(self._steps[path]))
 
     @contextlib.contextmanager
     def _trace(
@@ -147,8 +147,8 @@ class RunTrace:
                 about["error.type"] = error
             self._send(
                 Span(
-                    kind="internal", name=name, trace_id=self._place.trace_id, span_id=span_id,
-                    parent_id=parent_id, far=False, flags=self._place.flags, start=began,
+                    kind="internal", name=name, trace_id=self._context.trace_id, span_id=span_id,
+                    parent_id=parent_id, far=False, flags=self._context.flags, start=began,
                     end=time.monotonic(), attributes=about, error=error, status=_STATUSES[error],
                 )
             )  # fmt: skip

@@ -164,8 +164,8 @@ class Workflows:
         )  # fmt: skip
         run = self._under_way(record, workflow, inputs, host, journal)
         run.order, run.asks, run.samples = order.id, order.asks, order.samples
-        if (place := mcp_headers.parsed_traceparent(order.trace)) is not None:
-            run.trace = RunTrace(place, record, host.send_span)
+        if (context := mcp_headers.parsed_traceparent(order.trace)) is not None:
+            run.trace = RunTrace(context, record, host.send_span)
         self._open[record.id] = run
         self._new.add(record.id)
         noted = journal.put_run(record, data)
