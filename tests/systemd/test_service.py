@@ -124,6 +124,34 @@ def test_the_start_is_over_when_clients_are_served(machine: Machine) -> None:
     assert machine.run(*verify) == ""
 
 
+def test_the_journal_finds_records_by_their_level_and_their_server(service: Machine) -> None:
+    def journal(*wanted: str) -> list[dict[str, str]]:
+        said = service.run("journalctl", "--no-pager", "--output=json", "--unit", UNIT, *wanted)
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    assert answer(echo(service)) == "hello"
+    records = until(lambda: journal("METAMCP_SERVER=git", "METAMCP_EVENT=warming→ready"), "ready")
+    first = records[0]
+    assert (first["SYSLOG_IDENTIFIER"], first["PRIORITY"]) == ("metamcp", "6")
+    assert first["_TRANSPORT"] == "journal"
+    assert first["MESSAGE"].startswith("events: git warming→ready: ")
+    assert int(first["_PID"]) == main_pid(service)
+    service.metamcp("ctl", "--runtime-dir", "/run/metamcp", "restart", "nobody", ok=False)
+    refused = journal("--priority=warning", "METAMCP_EVENT=order refused")
+    assert [record["METAMCP_WHO"] for record in refused] == ["gateway"]
+
+    file = service.root / CONFIG
+    before = file.read_text()
+    file.write_text(f"{before}[audit]\n")
+    service.run("systemctl", "reload", UNIT)
+    until(lambda: journal("METAMCP_WHO=audit", "METAMCP_EVENT=ready"), "the audit runs")
+    file.write_text(before)
+    service.run("systemctl", "reload", UNIT)
+    (last,) = until(lambda: journal("METAMCP_ROOM=audit"), "what its process said at the end")
+    assert last["_TRANSPORT"] == "journal"
+    assert int(last["_PID"]) != main_pid(service)
+
+
 def test_servers_get_credentials_and_nothing_that_is_meant_for_the_service(
     service: Machine,
 ) -> None:

@@ -112,9 +112,11 @@ _WARNINGS = ("→quarantined", "→error", "left out", "refused", "kill", "unrou
 
 class ServiceLines:
     """Writer of events, lines of servers and records of loggers of this process to descriptor `fd`,
-    until `close`. `server_max`: returns the bytes a minute for the lines of one server."""
+    until `close`, or to the journal of systemd. `server_max`: returns the bytes a minute for the
+    lines of one server; `is_server`: whether an event is about a server."""
 
     def __init__(self, fd: int, spec: LogSpec, minute_s: float = MINUTE_S) -> None:
+        self.is_server: Callable[[str], bool] = lambda who: False
         self._outlet = LogOutput(fd)
         self._own = logs.begin(spec, self._put)
         self.budgets = ServerBudgets(minute_s)
@@ -129,7 +131,10 @@ class ServiceLines:
             record = LogRecord(
                 time=when, level=level, room=EVENTS, message=message, generation=generation
             )
-            self._own.say(record)
+            members = {"who": event.who, "event": event.what, "cause": event.cause}
+            if self.is_server(event.who):
+                members["server"] = event.who
+            self._own.say(record, members)
             return
         line: dict[str, object] = {
             "time": when, "level": level, "room": EVENTS, "message": message, "who": event.who,
@@ -149,17 +154,24 @@ class ServiceLines:
             record = LogRecord(
                 time=when, level="info", room=SERVER, message=message, server=line.server
             )
-            data = self._own.render_record(record)
-        else:
-            members = {
-                "time": when, "level": "info", "room": SERVER, "message": line.text,
-                "server": line.server, "stream": line.stream,
-            }  # fmt: skip
-            data = codec.dump(members) + b"\n"
-        if self.budgets.admit(line.server, len(data), self.server_max(), time.monotonic()):
+            if self._admits(line.server, message.encode()):
+                self._own.say(record, {"stream": line.stream})
+            return
+        members = {
+            "time": when, "level": "info", "room": SERVER, "message": line.text,
+            "server": line.server, "stream": line.stream,
+        }  # fmt: skip
+        data = codec.dump(members) + b"\n"
+        if self._admits(line.server, data):
             self._put(data)
-        elif self._timer is None:
+
+    def _admits(self, server: str, data: bytes) -> bool:
+        """Whether a line of a server is within its bytes of this minute; it is counted."""
+        if self.budgets.admit(server, len(data), self.server_max(), time.monotonic()):
+            return True
+        if self._timer is None:
             self._look_later()
+        return False
 
     def _look_later(self) -> None:
         look_s = self.budgets.minute_s / LOOKS

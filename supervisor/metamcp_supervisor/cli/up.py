@@ -24,7 +24,7 @@ from metamcp_supervisor.cli.output import LogOutput
 from metamcp_supervisor.config import places
 from metamcp_supervisor.processes.nursery_start import HANDOVER
 from metamcp_supervisor.verbs import Exit, JournalEvent
-from metamcp_worker.ipc import codec
+from metamcp_worker.ipc import codec, process_names
 from metamcp_worker.runtime import logs, memory
 
 if TYPE_CHECKING:
@@ -452,6 +452,7 @@ def _say(sentence: str) -> None:
 
 
 def _as_lines(lines: Any, gateway: "Gateway") -> Callable[[], None]:
+    lines.is_server = lambda who: process_names.base(who) in gateway.config.servers
     gateway.journal.sink = lines.event
     gateway.logs.sink = lines.log_line
     lines.server_max = lambda: gateway.config.log.server_max

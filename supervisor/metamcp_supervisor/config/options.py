@@ -175,7 +175,7 @@ _CORE: tuple[Option, ...] = (
            "Only clients with a certificate of one of these may connect.",
            example='"tls/clients.pem"'),
     Option("log", "format", "choice", '"auto"', "in place",
-           "`auto`: text where stderr is a terminal, else JSON, one object a line.",
+           "`auto`: text on a terminal, fields for systemd's journal, else a JSON object a line.",
            ("auto", "text", "json")),
     Option("log", "level", "choice", '"info"', "in place",
            "The least that the gateway's own rooms say.",

@@ -5,16 +5,20 @@ import logging
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from metamcp_supervisor.cli import output
 from metamcp_supervisor.cli.output import ServiceLines, level_of
 from metamcp_supervisor.telemetry.logs import MINUTE_S, ServerBudgets
 from metamcp_supervisor.verbs import JournalEvent, LogLine
 from metamcp_worker.ipc.spec import LogSpec
+from metamcp_worker.runtime.logs import JournalSocket, LogHandler
 from tests.supervisor.stage import until
+from tests.worker.runtime.journald import Journal
 
 EVENT = JournalEvent(seq=1, time=1.5, who="git", what="ready→error", cause="x", generation=2)
 LINE = LogLine(seq=1, time=2.5, server="git", stream="stderr", text="a\nb")
@@ -70,6 +74,33 @@ def test_people_get_lines_that_no_server_can_forge() -> None:
     first, second = written
     assert first.endswith("warning events: git ready→error: x  (generation=2)")
     assert second.endswith("info    server: a\\x0ab  (server=git)")
+
+
+@pytest.mark.promise("M89")
+def test_the_journal_of_systemd_gets_events_and_lines_with_their_server(tmp_path: Path) -> None:
+    journal, written = Journal(tmp_path / "socket"), list[str]()
+    with speaking("text", written) as lines:
+        handler = logging.getLogger("metamcp").handlers[0]
+        assert isinstance(handler, LogHandler)
+        handler.socket = JournalSocket(journal.path)
+        lines.is_server = {"git"}.__contains__
+        lines.event(EVENT)
+        lines.log_line(LINE)
+        lines.event(structs.replace(EVENT, who="gateway", what="stopped", cause="", generation=0))
+        handler.socket.close()
+    event, line, other = journal.records()
+    assert written == []
+    names = {"MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER", "METAMCP_WORKSPACE"}
+    assert event["PRIORITY"] == "4"
+    assert {key: text for key, text in event.items() if key not in names} == {
+        "METAMCP_ROOM": "events", "METAMCP_SERVER": "git", "METAMCP_GENERATION": "2",
+        "METAMCP_WHO": "git", "METAMCP_EVENT": "ready→error", "METAMCP_CAUSE": "x",
+    }  # fmt: skip
+    assert line["MESSAGE"] == "server: a\\x0ab  (server=git)"
+    assert (line["METAMCP_SERVER"], line["METAMCP_STREAM"]) == ("git", "stderr")
+    assert other["METAMCP_WHO"] == "gateway"
+    assert "METAMCP_SERVER" not in other
+    journal.close()
 
 
 @pytest.mark.parametrize(

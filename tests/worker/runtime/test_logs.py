@@ -4,7 +4,9 @@ import fcntl
 import json
 import logging
 import os
+import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import LINES_MAX
+from tests.waiting import WAIT_S
+from tests.worker.runtime.journald import Journal
 
 pytestmark = pytest.mark.promise("M89")
 
@@ -123,6 +127,119 @@ def test_the_journal_of_systemd_gets_the_level_before_each_line(said: list[bytes
     lines = said[0].decode().splitlines()
     assert lines[0].startswith("<3>http: request failed  (front=3")
     assert all(line.startswith("<3>") for line in lines)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Generator[Journal]:
+    """The socket of a journal."""
+    made = Journal(tmp_path / "socket")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def native(said: list[bytes], journal: Journal) -> Generator[logs.LogHandler]:
+    """The handler of this process, which writes to the journal."""
+    handler = logging.getLogger("metamcp").handlers[0]
+    assert isinstance(handler, logs.LogHandler)
+    handler.socket, handler.text = logs.JournalSocket(journal.path), True
+    yield handler
+    if handler.socket is not None:
+        handler.socket.close()
+
+
+@pytest.mark.usefixtures("native")
+def test_the_socket_of_the_journal_gets_each_member_as_a_field(
+    said: list[bytes], journal: Journal
+) -> None:
+    extra = {"server": "ops:git@7f", "call": 12, "generation": 2}
+    room.warning("request %d \x1b failed", 7, extra=extra)
+    assert journal.records() == [{
+        "MESSAGE": "http: request 7 \\x1b failed"
+        "  (server=ops:git@7f call=12 front=3 generation=2)",
+        "PRIORITY": "4", "SYSLOG_IDENTIFIER": "metamcp", "METAMCP_ROOM": "http",
+        "METAMCP_SERVER": "ops:git", "METAMCP_WORKSPACE": "ops", "METAMCP_CALL": "12",
+        "METAMCP_FRONT": "3", "METAMCP_GENERATION": "2",
+    }]  # fmt: skip
+    assert said == []
+
+
+@pytest.mark.usefixtures("native")
+def test_a_traceback_is_part_of_the_one_record_of_the_journal(journal: Journal) -> None:
+    try:
+        raise ValueError("x=1\nPRIORITY=0")
+    except ValueError:
+        room.exception("request failed")
+    (record,) = journal.records()
+    first, *others = record["MESSAGE"].splitlines()
+    assert first == "http: request failed  (front=3)"
+    assert others[0] == "Traceback (most recent call last):"
+    assert others[-1] == "PRIORITY=0", "it is text, and no field"
+    assert record["PRIORITY"] == "3"
+
+
+@pytest.mark.usefixtures("native")
+def test_what_the_journal_does_not_take_now_is_written_once(
+    said: list[bytes], journal: Journal
+) -> None:
+    rooms = [logging.getLogger(f"metamcp.http.{number}") for number in range(200)]
+    began = time.monotonic()
+    for each in rooms:
+        each.error("full")
+    assert time.monotonic() - began < WAIT_S, "nobody waits for it"
+    taken, written = journal.records(), len(said)
+    assert taken
+    assert written
+    assert len(taken) + written == len(rooms)
+    room.error("there is room")
+    assert [record["MESSAGE"] for record in journal.records()] == ["http: there is room  (front=3)"]
+    assert len(said) == written
+
+
+def test_a_journal_that_begins_again_is_found(native: logs.LogHandler, journal: Journal) -> None:
+    journal.close()
+    os.unlink(journal.path)
+    room.error("lost")
+    again = Journal(Path(journal.path))
+    room.error("found")
+    assert [record["MESSAGE"] for record in again.records()] == ["http: found  (front=3)"]
+    again.close()
+
+
+@pytest.mark.usefixtures("native")
+def test_lines_are_written_while_there_is_no_journal(said: list[bytes], journal: Journal) -> None:
+    journal.close()
+    room.error("not lost")
+    assert b"not lost" in said[0]
+    os.unlink(journal.path)
+    room.error("nor this")
+    assert b"nor this" in said[1]
+    assert not logs.JournalSocket(journal.path).is_connected
+
+
+def test_a_record_that_is_too_large_for_the_socket_is_refused_as_a_whole(journal: Journal) -> None:
+    socket = logs.JournalSocket(journal.path)
+    assert not socket.send(b"MESSAGE=" + b"x" * 2**20 + b"\n")
+    assert socket.send(b"MESSAGE=x\n")
+    assert journal.records() == [{"MESSAGE": "x"}]
+    socket.close()
+
+
+def test_a_process_whose_environment_is_its_servers_goes_on(
+    native: logs.LogHandler, journal: Journal
+) -> None:
+    assert "JOURNAL_STREAM" not in os.environ
+    logs.tune(LogSpec(secrets=("hunter2-hunter2",)))
+    room.error("it got hunter2-hunter2")
+    assert [record["MESSAGE"] for record in journal.records()] == ["http: it got ***  (front=3)"]
+    assert native.text
+
+
+def test_who_wants_json_gets_it_in_the_journal(native: logs.LogHandler, said: list[bytes]) -> None:
+    logs.tune(JSON)
+    room.error("as JSON")
+    assert native.socket is None
+    assert parsed(said)[0]["message"] == "as JSON"
 
 
 @given(st.text(st.characters(min_codepoint=48, max_codepoint=122), min_size=8, max_size=30))

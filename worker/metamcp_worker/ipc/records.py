@@ -5,9 +5,11 @@ the files of calls; the names of levels and rooms of the log, the limits of leng
 calls are recorded, masks (`front_records/call_log`), who logs what, clocks, writing, reading.
 """
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from collections.abc import Mapping
 
-from metamcp_worker.ipc import codec
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
+
+from metamcp_worker.ipc import codec, process_names
 
 FOLDER = "calls"
 """Folder of the record files, in the state directory."""
@@ -98,6 +100,8 @@ MESSAGE_CHARACTERS_MAX = 8 * 1024
 ERROR_CHARACTERS_MAX = 16 * 1024
 """Maximum characters of a traceback; only the end of a longer one is kept, where the error is."""
 
+IDENTIFIER = "metamcp"
+"""Name of the gateway in the journal of systemd."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 OWN = "metamcp."
 """Prefix of a room in the name of its Python logger."""
@@ -149,6 +153,30 @@ def as_journal(record: LogRecord) -> bytes:
     each line."""
     mark = f"<{_PRIORITIES.get(record.level, 6)}>".encode()
     return b"".join(mark + line for line in as_text(record, "").splitlines(keepends=True))
+
+
+def as_fields(record: LogRecord, members: Mapping[str, str]) -> bytes:
+    """Format for the socket of the journal of systemd: the text for people, and each member as a
+    field of its own. `members`: further ones, or others than those of the record."""
+    server = process_names.base(members.get("server", record.server))
+    text = as_text(structs.replace(record, pid=0), "")[:-1]
+    about = {
+        "room": record.room, "call": record.call, "generation": record.generation,
+        "front": "" if record.front is None else str(record.front), **members,
+        "server": server, "workspace": server and process_names.workspace_of(server),
+    }  # fmt: skip
+    fields = [
+        ("PRIORITY", str(_PRIORITIES.get(record.level, 6))), ("SYSLOG_IDENTIFIER", IDENTIFIER),
+        *((f"METAMCP_{key.upper()}", str(value)) for key, value in about.items() if value),
+    ]  # fmt: skip
+    encoded = ((name, value.encode("utf-8", "backslashreplace")) for name, value in fields)
+    return b"".join(_field(name, value) for name, value in [("MESSAGE", text), *encoded])
+
+
+def _field(name: str, value: bytes) -> bytes:
+    if b"\n" not in value:
+        return b"%b=%b\n" % (name.encode(), value)
+    return b"%b\n%b%b\n" % (name.encode(), len(value).to_bytes(8, "little"), value)
 
 
 def level_of(number: int) -> str:

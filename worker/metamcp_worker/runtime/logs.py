@@ -1,8 +1,9 @@
-"""Log of a process of the gateway: the records of Python's loggers, as one line each on stderr.
+"""Log of a process of the gateway: the records of Python's loggers, as one line each on stderr, or
+in the journal of systemd.
 
-Owns: the handler that all processes have, the format and the levels, and that writing a line never
-blocks the code that logs. Never: the form of a line (`records`), masking secrets (`masking`),
-the limit for repeated lines (`masking`), the log of a server.
+Owns: the handler that all processes have, the format and the levels, the socket of the journal, and
+that writing a line never blocks the code that logs. Never: the form of a line (`records`), masking
+secrets (`masking`), the limit for repeated lines (`masking`), the log of a server.
 
 Logging in Python is global for the whole process, and so is this module: call `begin` when the
 process starts, `go_on` after a fork, and `tune` to change format or levels.
@@ -10,9 +11,11 @@ process starts, `go_on` after a fork, and `tune` to change format or levels.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import select
+import socket
 import sys
 import time
 import traceback
@@ -40,15 +43,19 @@ COUNT_S = 1.0
 WRITE_S_MAX = 0.05
 """Seconds that the reader of stderr has to make room. A stopped terminal never does: then lines are
 lost, and calls are not."""
+JOURNAL = "/run/systemd/journal/socket"
+"""Socket of the journal of systemd, which takes records with fields."""
 PIECE_BYTES_MAX = 4096
 """Maximum bytes of one write: a pipe takes as many whole or not at all, and without waiting once it
 reports room."""
+_NONE: Mapping[str, str] = {}
 _FIELDS = ("server", "call", "front", "generation")
 
 
 class LogHandler(logging.Handler):
     """Handler of the process. `put`: takes whole lines and must not wait. `text`: format for
-    people, with `journal` for the journal of systemd; else JSON."""
+    people, with `journal` for the journal of systemd; else JSON. `socket`: takes records instead of
+    `put`, as long as it can."""
 
     def __init__(
         self, put: Callable[[bytes], None], *, text: bool = False, journal: bool = False
@@ -56,6 +63,7 @@ class LogHandler(logging.Handler):
         super().__init__()
         self._put = put
         self.text, self.journal = text, journal
+        self.socket: JournalSocket | None = None
         self._secrets: Sequence[str] = ()
         self._masks: SecretMasker | None = None
         """Masker of these secrets; None: to be made for the next line."""
@@ -82,8 +90,10 @@ class LogHandler(logging.Handler):
         except Exception as error:  # noqa: BLE001 - as every handler does: a log ends nothing
             self._fail(record, error)
 
-    def say(self, record: LogRecord) -> None:
-        self._put(self.render_record(record))
+    def say(self, record: LogRecord, members: Mapping[str, str] = _NONE) -> None:
+        """Log a record. `members`: further ones for the journal of systemd."""
+        if self.socket is None or not self.socket.send(records.as_fields(record, members)):
+            self._put(self.render_record(record))
 
     def render_record(self, record: LogRecord) -> bytes:
         if not self.text:
@@ -188,6 +198,56 @@ class Stderr:
         return bool(poll.poll(WRITE_S_MAX * 1000))
 
 
+class JournalSocket:
+    """Connection to the journal of systemd at `path`, which a confined process inherits. A journal
+    that is gone is looked for again with the next record."""
+
+    def __init__(self, path: str = JOURNAL) -> None:
+        self._path = path
+        self._sock = self._connect()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._sock is not None
+
+    def send(self, data: bytes) -> bool:
+        """Send a record without waiting. Returns False if the journal does not take it now."""
+        for _ in range(2):
+            sock = self._sock = self._sock or self._connect()
+            if sock is None:
+                return False
+            try:
+                sock.send(data)
+            except (BlockingIOError, PermissionError):
+                return False
+            except OSError as error:
+                if error.errno in _TOO_LARGE:
+                    return False
+                self.close()
+            else:
+                return True
+        return False
+
+    def close(self) -> None:
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+    def _connect(self) -> "socket.socket | None":
+        try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        except OSError:
+            return None
+        try:
+            sock.setblocking(False)
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            return None
+        return sock
+
+
+_TOO_LARGE = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
 _lines: list[LogHandler] = []
 """Handler of this process after `begin`; at most one."""
 _spec: list[LogSpec] = [LogSpec()]
@@ -239,8 +299,12 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
     """Change format, levels, secrets and fields from now on."""
     _spec[:] = [spec]
     for lines in _lines:
-        lines.text = spec.format == "text" or (spec.format != "json" and os.isatty(FD))
-        lines.journal = lines.text and _is_journal()
+        # A process that took over the environment of its server does not know any more.
+        is_journal = spec.format != "json" and (lines.socket is not None or _is_journal())
+        _use_journal(lines, wanted=is_journal)
+        automatic = os.isatty(FD) or lines.socket is not None
+        lines.text = spec.format == "text" or (spec.format != "json" and automatic)
+        lines.journal = lines.text and is_journal
         lines.hide(spec.secrets)
         lines.fields |= about or {}
     rooms = {"metamcp": spec.level, **spec.levels}
@@ -252,6 +316,16 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
         logger = logging.getLogger(name)
         _before.setdefault(name, logger.level)
         _set_level(logger, level)
+
+
+def _use_journal(lines: LogHandler, *, wanted: bool) -> None:
+    """Open the socket of the journal for a handler, or close it."""
+    if wanted and lines.socket is None:
+        opened = JournalSocket()
+        lines.socket = opened if opened.is_connected else None
+    elif not wanted and lines.socket is not None:
+        lines.socket.close()
+        lines.socket = None
 
 
 def current() -> LogSpec:
