@@ -88,16 +88,6 @@ class ControlLimits(Struct, frozen=True, kw_only=True):
     servers_max: int = 8
 
 
-class Hello(Struct, frozen=True):
-    """First request. `session`: token of a session of the console, or `key`: API key of a program
-    at this `address` that asks the console; both are empty for the user itself."""
-
-    token: str = ""
-    session: str = ""
-    key: str = ""
-    address: str = ""
-
-
 class Control:
     """Control socket, which listens from `start` to `close`. `gateway`: the gateway; `config`: its
     main file; `group`: id of the group that may share the socket, else `access_io.GROUP` may."""
@@ -296,7 +286,7 @@ class Control:
             raise ProtocolError(Exit.DENIED, "the first request must be 'hello' with the token")
         assert self._claim is not None
         try:
-            hello = codec.decode_as(Hello, request.params or b"{}")
+            hello = codec.decode_as(orders.Hello, request.params or b"{}")
         except codec.Malformed as error:
             raise ProtocolError(Code.INVALID_PARAMS, f"parameters of hello: {error}") from None
         if not hmac.compare_digest(hello.token.encode(), self._claim.token.encode()):
@@ -304,28 +294,9 @@ class Control:
                 Exit.DENIED,
                 f"the token is not the one in {self._claim.directory}/{runtime.TOKEN}",
             )
-        if hello.session:
-            session = self._gateway.sessions.use_session(hello.session)
-            if session is None:
-                raise ProtocolError(Exit.DENIED, SESSION_ENDED)
-            line.session = session
-        elif hello.key:
-            line.session = self._admit_key(line, request, hello)
+        line.session = orders.admit(self._gateway, line, self._refusals, hello)
         key = {"key": line.session.key} if line.session is not None else {}
         await line.answer({"v": VERSION, "role": str(line.role), **key})
-
-    def _admit_key(
-        self, line: "ControlConnection", request: Envelope, hello: Hello
-    ) -> ConsoleSession:
-        """Return the session for an API key. Raises ProtocolError; the journal records that."""
-        key = self._gateway.keys.find_valid_key(hello.key)
-        try:
-            return self._gateway.sessions.admit_key(key, hello.address)
-        except ProtocolError as refusal:
-            orders.record_refusal(
-                self._gateway, line, self._refusals, "hello", bytes(request.params), refusal
-            )
-            raise
 
     async def _carry_out(self, line: "ControlConnection", request: Envelope) -> object:
         """Carry out one request. Raises ProtocolError, also for a fault of the gateway, and

@@ -29,6 +29,7 @@ from metamcp_supervisor.control import (
     toolsets,
 )
 from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import (
     ChangeParams,
     ControlStream,
@@ -340,6 +341,36 @@ def verbs() -> Mapping[str, Verb]:
     return dict(chain(_CORE.items(), *(table.items() for table in tables)))
 
 
+class Hello(Struct, frozen=True):
+    """First request. `session`: token of a session of the console, or `key`: API key of a program
+    at this `address` that asks the console; both are empty for the user itself."""
+
+    token: str = ""
+    session: str = ""
+    key: str = ""
+    address: str = ""
+
+
+def admit(
+    gateway: GatewayControl, line: ControlStream, refusals: EntryRateLimiter, hello: Hello
+) -> ConsoleSession | None:
+    """Return the session in whose name a client asks, None for the user itself. Raises
+    ProtocolError; the journal records a refused key."""
+    if hello.session:
+        session = gateway.sessions.use_session(hello.session)
+        if session is None:
+            raise ProtocolError(Exit.DENIED, access.SESSION_ENDED)
+        return session
+    if not hello.key:
+        return None
+    try:
+        return gateway.sessions.admit_key(gateway.keys.find_valid_key(hello.key), hello.address)
+    except ProtocolError as refusal:
+        params = codec.dump({"address": hello.address})
+        _record_refusal(gateway, line, refusals, "hello", params, refusal)
+        raise
+
+
 async def carry_out(
     gateway: GatewayControl,
     line: ControlStream,
@@ -360,7 +391,7 @@ async def carry_out(
     except ProtocolError as refusal:
         changes = verb is not None and verb.least > Role.VIEWER and not verb.reads
         if verb is not None and (changes or refusal.code == Exit.DENIED):
-            record_refusal(gateway, line, refusals, method, params, refusal)
+            _record_refusal(gateway, line, refusals, method, params, refusal)
         raise
 
 
@@ -377,7 +408,7 @@ def _record_order(
         gateway.journal.ordered(access.sentence(method, words, line.caller, "carried out"))
 
 
-def record_refusal(
+def _record_refusal(
     gateway: GatewayControl,
     line: ControlStream,
     refusals: EntryRateLimiter,

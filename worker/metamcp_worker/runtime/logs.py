@@ -301,7 +301,7 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
     for lines in _lines:
         # A process that took over the environment of its server does not know any more.
         is_journal = spec.format != "json" and (lines.socket is not None or _is_journal())
-        _use_journal(lines, wanted=is_journal)
+        _use_journal(lines, is_journal=is_journal)
         automatic = os.isatty(FD) or lines.socket is not None
         lines.text = spec.format == "text" or (spec.format != "json" and automatic)
         lines.journal = lines.text and is_journal
@@ -318,12 +318,12 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
         _set_level(logger, level)
 
 
-def _use_journal(lines: LogHandler, *, wanted: bool) -> None:
+def _use_journal(lines: LogHandler, *, is_journal: bool) -> None:
     """Open the socket of the journal for a handler, or close it."""
-    if wanted and lines.socket is None:
+    if is_journal and lines.socket is None:
         opened = JournalSocket()
         lines.socket = opened if opened.is_connected else None
-    elif not wanted and lines.socket is not None:
+    elif not is_journal and lines.socket is not None:
         lines.socket.close()
         lines.socket = None
 
