@@ -9,12 +9,14 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 
 from msgspec import Struct, structs
 
 from metamcp_supervisor.config import environment, files, workspaces
-from metamcp_supervisor.config.config import SERVER_EVENTS, Config
+from metamcp_supervisor.config.config import SERVER_EVENTS, Config, HookConfig
 from metamcp_supervisor.config.document import printable
 from metamcp_supervisor.config.printed_values import program_output
 from metamcp_supervisor.config.references import Unresolved
@@ -54,6 +56,7 @@ LOST = (
     " in {} cannot be used"
 )
 
+HOOK_TABLES = ("notify", "hooks")
 HOOK_PAUSE_S = 1.0
 """Seconds between two starts of a command of `[notify]` or `[hooks]` at least."""
 HOOK_SERVERS_MAX = 50
@@ -122,10 +125,10 @@ class HookBatch(Struct):
 
 
 class Notifier:
-    """The commands of `[notify]` and `[hooks]`, which run when something happens, one at a time.
-    `config`: returns the configuration in force; `environ`: environment variables of the gateway;
-    `waiting`: returns how many runs and calls wait, by kind; `failed`: returns the servers that
-    have failed."""
+    """The commands of `[notify]` and `[hooks]`, which run when something happens, one of each at a
+    time. `config`: returns the configuration in force; `environ`: environment variables of the
+    gateway; `waiting`: returns how many runs and calls wait, by kind; `failed`: returns the servers
+    that have failed; `down`: these and those in quarantine."""
 
     def __init__(
         self,
@@ -134,6 +137,7 @@ class Notifier:
         environ: Mapping[str, str],
         waiting: Callable[[], Mapping[str, int]],
         failed: Callable[[], Collection[str]],
+        down: Callable[[], Collection[str]],
         pause_s: float = HOOK_PAUSE_S,
     ) -> None:
         self._journal = journal
@@ -141,59 +145,67 @@ class Notifier:
         names = environment.select_variables(environ, ["*"])
         self._environ = {name: environ[name] for name in names}
         self._waiting = waiting
-        self._failed = failed
+        self._down = down
         self._pause_s = pause_s
         self._names = HookNames(failed)
-        self._batches: dict[str, HookBatch] = {}
-        self._woken = asyncio.Event()
+        self._batches: dict[str, dict[str, HookBatch]] = {table: {} for table in HOOK_TABLES}
+        """Events for which the command of a table is to run, by their names."""
+        self._woken = {table: asyncio.Event() for table in HOOK_TABLES}
         self._follower: Follower[JournalEvent] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
-        self._names.down |= set(self._failed())
+        self._names.down |= set(self._down())
         self._follower = self._journal.follow(self._on_events)
-        self._task = asyncio.create_task(self._run(), name="notifier")
+        self._tasks = [asyncio.create_task(self._run(table), name=table) for table in HOOK_TABLES]
 
     async def close(self) -> None:
         """Run the commands no more; one that runs goes on to its end."""
-        if self._follower is not None and self._task is not None:
+        if self._follower is not None:
             self._journal.unfollow(self._follower)
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
 
     def _on_events(self) -> None:
         """Sort new events, at once: whether a server has failed is asked when its event comes."""
         assert self._follower is not None
-        events, config = self._follower.take(), self._config()
-        if not (config.notify.command or config.hooks.command):
-            self._names.down.clear()
-            return
-        for event in events:
-            if name := self._names.find(event):
-                self._batches.setdefault(name, HookBatch(event)).add(event)
-                self._woken.set()
+        config = self._config()
+        for event in self._follower.take():
+            name = self._names.find(event)
+            for table, batches in self._batches.items():
+                hook = _hook(config, table)
+                if hook.command and name in hook.on:
+                    batches.setdefault(name, HookBatch(event)).add(event)
+                    self._woken[table].set()
 
-    async def _run(self) -> None:
+    async def _run(self, table: str) -> None:
+        """Run the command of a table for its events, the most urgent ones first."""
+        batches = self._batches[table]
         while True:
-            await self._woken.wait()
-            self._woken.clear()
-            batches, self._batches = self._batches, {}
-            config = self._config()
-            for table, hook in (("[notify]", config.notify), ("[hooks]", config.hooks)):
-                for name in hook.on if hook.command else ():
-                    if batch := batches.get(name):
-                        waiting = sum(self._waiting().values())
-                        environ = self._environ | batch.variables(name, waiting)
-                        await self._run_command(table, hook.command, environ)
-                        await asyncio.sleep(self._pause_s)
+            await self._woken[table].wait()
+            self._woken[table].clear()
+            while names := [name for name in _hook(self._config(), table).on if name in batches]:
+                batch = batches.pop(names[0])
+                await self._run_command(table, batch.variables(names[0], self._count_waiting()))
+                await asyncio.sleep(self._pause_s)
 
-    async def _run_command(
-        self, table: str, command: Sequence[str], environ: Mapping[str, str]
-    ) -> None:
-        folder, subject = self._config().files[0].parent, f"the command of {table}"
-        _, error = await asyncio.to_thread(program_output, command, folder, environ, subject)
-        if error:
-            self._journal.add("gateway", "error", error)
+    def _count_waiting(self) -> int:
+        return sum(self._waiting().values())
+
+    async def _run_command(self, table: str, variables: dict[str, str]) -> None:
+        config = self._config()
+        folder = config.files[0].parent if config.files else Path("/")
+        command, environ = _hook(config, table).command, self._environ | variables
+        subject = f"the command of [{table}]"
+        if command:
+            _, error = await asyncio.to_thread(program_output, command, folder, environ, subject)
+            if error:
+                self._journal.add("gateway", "error", error)
+
+
+def _hook(config: Config, table: str) -> HookConfig:
+    return config.notify if table == "notify" else config.hooks
 
 
 class GatewayFrontServices:
@@ -264,7 +276,11 @@ class GatewayFrontServices:
         )
         self.sessions = ConsoleSessions(asyncio.get_running_loop().time, self.keys.has)
         self._make_services(fronts, database, version)
-        self.notifier = Notifier(journal, config, environ, self.count_waiting, self._failed_servers)
+        down = partial(self._servers_in, ServerPhase.FAILED, ServerPhase.QUARANTINED)
+        self.notifier = Notifier(
+            journal, config, environ, self.count_waiting,
+            failed=partial(self._servers_in, ServerPhase.FAILED), down=down,
+        )  # fmt: skip
 
     def _make_services(self, fronts: Fronts, database: Database, version: str) -> None:
         roles: dict[str, RoleProcess] = {}
@@ -333,9 +349,9 @@ class GatewayFrontServices:
         """Return the id by which this gateway recognizes itself behind one of its servers."""
         return gateway_id(self.handle_key())
 
-    def _failed_servers(self) -> set[str]:
+    def _servers_in(self, *phases: ServerPhase) -> set[str]:
         entries = self.manager.entries.values()
-        return {entry.name for entry in entries if entry.life.phase is ServerPhase.FAILED}
+        return {entry.name for entry in entries if entry.life.phase in phases}
 
     def count_waiting(self) -> dict[str, int]:
         """Return how many runs and calls wait for a person."""

@@ -37,10 +37,12 @@ class Desk:
         self.journal = Journal(time.time)
         self.waiting = {"run": 0, "consent": 0}
         self.failed: set[str] = set()
+        self.quarantined: set[str] = set()
         self.config = replace(config(), files=(folder / "metamcp.toml",))
         self.notifier = Notifier(
-            self.journal, lambda: self.config, ENVIRON, lambda: self.waiting, lambda: self.failed
-        )
+            self.journal, lambda: self.config, ENVIRON, lambda: self.waiting,
+            failed=lambda: self.failed, down=lambda: self.failed | self.quarantined,
+        )  # fmt: skip
 
     def notify_by(self, *command: str) -> None:
         notify = HookConfig(on=("approval",), command=command)
@@ -177,6 +179,54 @@ async def test_a_server_that_failed_before_an_upgrade_is_known(tmp_path: Path) -
         desk.failed.clear()
         desk.journal.add("git", "warming→ready")
         assert await desk.said(1) == ["recovered|git|1|warming→ready|"]
+    finally:
+        await desk.notifier.close()
+
+
+@process
+async def test_a_server_that_was_in_quarantine_before_an_upgrade_recovers(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.quarantined.add("git")
+    desk.hook("recovered")
+    desk.notifier.begin()
+    try:
+        desk.journal.add("git", "quarantined→warming")
+        desk.journal.add("git", "warming→ready")
+        assert await desk.said(1) == ["recovered|git|1|warming→ready|"]
+    finally:
+        await desk.notifier.close()
+
+
+@process
+async def test_a_server_that_failed_before_there_were_hooks_does_not_count_again(
+    tmp_path: Path,
+) -> None:
+    desk = Desk(tmp_path)
+    desk.notifier.begin()
+    try:
+        desk.fail("git")
+        desk.hook("failed")
+        desk.fail("git", "wiki")
+        assert await desk.said(1) == ["failed|wiki|1|exit: wiki ended|"]
+    finally:
+        await desk.notifier.close()
+
+
+@process
+async def test_a_hook_that_hangs_does_not_delay_the_command_of_notify(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    waits = "while ! [ -e go ]; do sleep 0.05; done; echo >>hung"
+    hanging = HookConfig(on=("failed",), command=("sh", "-c", waits))
+    desk.config = replace(desk.config, hooks=hanging)
+    desk.notify_by("sh", "-c", HOOK)
+    desk.notifier.begin()
+    try:
+        desk.fail("git")
+        desk.journal.add("engine", WAITING, "a run waits")
+        assert await desk.said(1) == ["approval||1|a run waits|0"]
+        assert not (tmp_path / "hung").exists()
+        (tmp_path / "go").touch()
+        await until((tmp_path / "hung").exists, "the hook has ended")
     finally:
         await desk.notifier.close()
 
