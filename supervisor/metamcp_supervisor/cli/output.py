@@ -101,6 +101,8 @@ class LogOutput:
             self._cut = bool(data)
 
 
+RECORD_BYTES = 200
+"""Bytes that a line of a server has in the log beside its text, such as its time."""
 LOOKS = 60
 """Number of looks in a minute whether one is over of which lines were left out."""
 EVENTS, SERVER = "events", "server"
@@ -154,7 +156,7 @@ class ServiceLines:
             record = LogRecord(
                 time=when, level="info", room=SERVER, message=message, server=line.server
             )
-            if self._admits(line.server, message.encode()):
+            if self._admits(line.server, len(message.encode()) + RECORD_BYTES):
                 self._own.say(record, {"stream": line.stream})
             return
         members = {
@@ -162,12 +164,12 @@ class ServiceLines:
             "server": line.server, "stream": line.stream,
         }  # fmt: skip
         data = codec.dump(members) + b"\n"
-        if self._admits(line.server, data):
+        if self._admits(line.server, len(data)):
             self._put(data)
 
-    def _admits(self, server: str, data: bytes) -> bool:
+    def _admits(self, server: str, size_bytes: int) -> bool:
         """Whether a line of a server is within its bytes of this minute; it is counted."""
-        if self.budgets.admit(server, len(data), self.server_max(), time.monotonic()):
+        if self.budgets.admit(server, size_bytes, self.server_max(), time.monotonic()):
             return True
         if self._timer is None:
             self._look_later()

@@ -346,12 +346,12 @@ def _pss(pids: Iterable[int]) -> int | None:
     for pid in pids:
         try:
             text = _read(f"/proc/{pid}/smaps_rollup")
-        except (FileNotFoundError, ProcessLookupError):
-            if not _LINUX:
-                return None
+        except ProcessLookupError:
             continue
         except OSError:
-            return None
+            if os.path.exists(f"/proc/{pid}") or not _LINUX:
+                return None
+            continue
         _, _, rest = text.partition(b"\nPss:")
         total += int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
     return total

@@ -17,7 +17,7 @@ from metamcp_worker.ipc.records import MESSAGE_CHARACTERS_MAX
 from metamcp_worker.ipc.spec import LogSpec
 from metamcp_worker.runtime import logs
 from metamcp_worker.runtime.masking import LINES_MAX
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 from tests.worker.runtime.journald import Journal
 
 pytestmark = pytest.mark.promise("M89")
@@ -142,8 +142,10 @@ def native(said: list[bytes], journal: Journal) -> Generator[logs.LogHandler]:
     """The handler of this process, which writes to the journal."""
     handler = logging.getLogger("metamcp").handlers[0]
     assert isinstance(handler, logs.LogHandler)
-    handler.socket, handler.text = logs.JournalSocket(journal.path), True
+    handler.socket, handler.text = logs.JournalSocket(journal.path, pause_s=0.0), True
+    handler.to_journal = True
     yield handler
+    handler.to_journal = False
     if handler.socket is not None:
         handler.socket.close()
 
@@ -196,6 +198,28 @@ def test_what_the_journal_does_not_take_now_is_written_once(
     assert len(said) == written
 
 
+def test_a_journal_that_is_behind_gets_no_record_before_those_that_went_elsewhere(
+    journal: Journal,
+) -> None:
+    socket = logs.JournalSocket(journal.path, pause_s=0.1)
+    until(lambda: not socket.send(b"MESSAGE=x\n"), "it is behind")
+    journal.records()
+    assert not socket.send(b"MESSAGE=early\n"), "there is room, but others are on their way"
+    until(lambda: socket.send(b"MESSAGE=later\n"), "it gets records again")
+    assert journal.records() == [{"MESSAGE": "later"}]
+    socket.close()
+
+
+def test_a_process_that_lost_its_environment_finds_the_journal_after_json(
+    native: logs.LogHandler,
+) -> None:
+    logs.tune(JSON)
+    assert native.socket is None
+    again = logs.begin(LogSpec(), lambda data: None)
+    assert again.to_journal
+    again.to_journal = False
+
+
 def test_a_journal_that_begins_again_is_found(native: logs.LogHandler, journal: Journal) -> None:
     journal.close()
     os.unlink(journal.path)
@@ -219,7 +243,7 @@ def test_lines_are_written_while_there_is_no_journal(said: list[bytes], journal:
 
 def test_a_record_that_is_too_large_for_the_socket_is_refused_as_a_whole(journal: Journal) -> None:
     socket = logs.JournalSocket(journal.path)
-    assert not socket.send(b"MESSAGE=" + b"x" * 2**20 + b"\n")
+    assert not socket.send(b"MESSAGE=" + b"x" * 4 * logs.SEND_BYTES + b"\n")
     assert socket.send(b"MESSAGE=x\n")
     assert journal.records() == [{"MESSAGE": "x"}]
     socket.close()

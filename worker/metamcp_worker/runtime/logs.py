@@ -45,6 +45,10 @@ WRITE_S_MAX = 0.05
 lost, and calls are not."""
 JOURNAL = "/run/systemd/journal/socket"
 """Socket of the journal of systemd, which takes records with fields."""
+SEND_BYTES = 8 * 1024 * 1024
+"""Bytes of records that may wait for the journal, as far as the kernel allows."""
+PAUSE_S = 1.0
+"""Seconds for which a journal that is behind gets no record."""
 PIECE_BYTES_MAX = 4096
 """Maximum bytes of one write: a pipe takes as many whole or not at all, and without waiting once it
 reports room."""
@@ -64,6 +68,9 @@ class LogHandler(logging.Handler):
         self._put = put
         self.text, self.journal = text, journal
         self.socket: JournalSocket | None = None
+        self.to_journal = _is_journal()
+        """Whether stderr goes to the journal of systemd; a process that took over the environment
+        of its server no longer knows."""
         self._secrets: Sequence[str] = ()
         self._masks: SecretMasker | None = None
         """Masker of these secrets; None: to be made for the next line."""
@@ -200,10 +207,13 @@ class Stderr:
 
 class JournalSocket:
     """Connection to the journal of systemd at `path`, which a confined process inherits. A journal
-    that is gone is looked for again with the next record."""
+    that is gone is looked for again with the next record. `pause_s`: seconds without a record for a
+    journal that is behind, so that none overtakes those that go elsewhere."""
 
-    def __init__(self, path: str = JOURNAL) -> None:
+    def __init__(self, path: str = JOURNAL, pause_s: float = PAUSE_S) -> None:
         self._path = path
+        self._pause_s = pause_s
+        self._paused_until = 0.0
         self._sock = self._connect()
 
     @property
@@ -212,16 +222,19 @@ class JournalSocket:
 
     def send(self, data: bytes) -> bool:
         """Send a record without waiting. Returns False if the journal does not take it now."""
+        if self._paused_until and time.monotonic() < self._paused_until:
+            return False
         for _ in range(2):
             sock = self._sock = self._sock or self._connect()
             if sock is None:
                 return False
             try:
                 sock.send(data)
-            except (BlockingIOError, PermissionError):
+            except BlockingIOError:
+                self._paused_until = time.monotonic() + self._pause_s
                 return False
             except OSError as error:
-                if error.errno in _TOO_LARGE:
+                if error.errno in _NOT_THIS_ONE:
                     return False
                 self.close()
             else:
@@ -231,7 +244,8 @@ class JournalSocket:
     def close(self) -> None:
         sock, self._sock = self._sock, None
         if sock is not None:
-            sock.close()
+            with contextlib.suppress(OSError):  # somebody closed the descriptor
+                sock.close()
 
     def _connect(self) -> "socket.socket | None":
         try:
@@ -240,6 +254,7 @@ class JournalSocket:
             return None
         try:
             sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             sock.connect(self._path)
         except OSError:
             sock.close()
@@ -247,7 +262,8 @@ class JournalSocket:
         return sock
 
 
-_TOO_LARGE = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
+_NOT_THIS_ONE = frozenset({errno.EMSGSIZE, errno.ENOBUFS, errno.EPERM, errno.EACCES})
+"""Errors after which the journal may take the next record."""
 _lines: list[LogHandler] = []
 """Handler of this process after `begin`; at most one."""
 _spec: list[LogSpec] = [LogSpec()]
@@ -274,6 +290,7 @@ def begin(
         root.removeHandler(older)
     lines = LogHandler(put or Stderr().put)
     lines.fields = {**fields, **(about or {})}
+    lines.to_journal |= any(older.to_journal for older in _lines)
     _lines[:] = [lines]
     own.propagate = False
     own.addHandler(lines)
@@ -299,8 +316,7 @@ def tune(spec: LogSpec, *, about: Mapping[str, str | int] | None = None) -> None
     """Change format, levels, secrets and fields from now on."""
     _spec[:] = [spec]
     for lines in _lines:
-        # A process that took over the environment of its server does not know any more.
-        is_journal = spec.format != "json" and (lines.socket is not None or _is_journal())
+        is_journal = spec.format != "json" and lines.to_journal
         _use_journal(lines, is_journal=is_journal)
         automatic = os.isatty(FD) or lines.socket is not None
         lines.text = spec.format == "text" or (spec.format != "json" and automatic)
