@@ -15,11 +15,14 @@ from metamcp_supervisor import runtime
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.access import SESSION_ENDED, Role
 from metamcp_supervisor.control.client import ANSWER_S, LINE_BYTES_MAX, Failed
+from metamcp_supervisor.control.console_sessions import NOT_A_KEY, TOO_MANY
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.envelope import Envelope
 
 CLOSED = "the gateway closed the connection; it may be stopping"
+NOT_ADMITTED = "the gateway does not admit its console now"
+"""Sentence for any other failure at the hello, since the sentence of the gateway may have paths."""
 
 
 class _Welcome(Struct, frozen=True):
@@ -47,6 +50,10 @@ class VerbRequest(Struct, frozen=True):
 
 class SessionEnded(Failed):
     """Raised if the gateway does not know the session, or not any more."""
+
+
+class KeyRefused(Failed):
+    """Raised if the gateway refuses the API key, or does not know that keys are for it."""
 
 
 class GatewayClient:
@@ -94,7 +101,7 @@ class GatewayClient:
         self._writer.write(codec.dump({"jsonrpc": "2.0", **members}) + b"\n")
         while True:
             line = await self._read_line(None)
-            message = codec.envelope(line)
+            message = _parse(line)
             yield line, message
             if message.method is None and (bytes(message.error) or not request.follows):
                 return
@@ -104,13 +111,22 @@ class GatewayClient:
         self._writer.close()
 
     async def greet(self, directory: str, credential: Mapping[str, str]) -> None:
-        """Show the token of the gateway, and the credential. Raises Failed, and SessionEnded."""
-        message = await self._read(ANSWER_S)
-        if message.method != "hello":
-            client.result(message)
-        await self._send("hello", {"token": client.token(directory), **credential})
-        _, raw = await self._read_answer(ANSWER_S)
-        welcome = codec.decode_as(_Welcome, raw)
+        """Show the token of the gateway, and the credential. Raises Failed with a sentence that
+        strangers may read, SessionEnded, and KeyRefused."""
+        try:
+            message = await self._read(ANSWER_S)
+            if message.method != "hello":
+                client.result(message)
+            await self._send("hello", {"token": client.token(directory), **credential})
+            _, raw = await self._read_answer(ANSWER_S)
+            welcome = codec.decode_as(_Welcome, raw)
+        except codec.Malformed:
+            raise Failed(Exit.NOT_RUNNING, NOT_ADMITTED) from None
+        except Failed as error:
+            raise _refusal(error) from None
+        if credential["key"] and not welcome.key:
+            # A gateway of before keys takes who shows its token for its own user.
+            raise KeyRefused(Exit.DENIED, NOT_A_KEY)
         self.role, self.key = Role.parse_role(welcome.role) or Role.VIEWER, welcome.key
 
     async def _send(self, verb: str, params: object) -> None:
@@ -135,7 +151,7 @@ class GatewayClient:
             items.append(bytes(message.params))
 
     async def _read(self, timeout_s: float | None) -> Envelope:
-        return codec.envelope(await self._read_line(timeout_s))
+        return _parse(await self._read_line(timeout_s))
 
     async def _read_line(self, timeout_s: float | None) -> bytes:
         try:
@@ -152,13 +168,29 @@ class GatewayClient:
         return line
 
 
+def _refusal(error: Failed) -> Failed:
+    """Return a failure at the hello as strangers may read it."""
+    if isinstance(error, SessionEnded) or error.exit == Exit.TIMEOUT or str(error) == CLOSED:
+        return error
+    if str(error).startswith((NOT_A_KEY, TOO_MANY)):
+        return KeyRefused(error.exit, str(error))
+    return Failed(Exit.NOT_RUNNING, NOT_ADMITTED)
+
+
+def _parse(line: bytes) -> Envelope:
+    try:
+        return codec.envelope(line)
+    except codec.Malformed as error:
+        raise Failed(Exit.FAILED, f"the gateway sent a bad answer: {error}") from None
+
+
 @contextlib.asynccontextmanager
 async def connect_gateway(
     directory: str, session: str = "", *, key: str = "", address: str = ""
 ) -> AsyncGenerator[GatewayClient]:
     """Connect to the gateway of this runtime directory for a session, or for an API key that a
-    program at an address shows; with neither, for the gateway's own user. Raises Failed, and
-    SessionEnded."""
+    program at an address shows; with neither, for the gateway's own user. Raises what `greet`
+    does."""
     path = runtime.socket_path(directory)
     try:
         reader, writer = await asyncio.open_unix_connection(path, limit=LINE_BYTES_MAX)

@@ -41,6 +41,7 @@ from metamcp_supervisor.console import (
 from metamcp_supervisor.console import fragments as ui
 from metamcp_supervisor.console.gateway_client import (
     GatewayClient,
+    KeyRefused,
     SessionEnded,
     VerbRequest,
     connect_gateway,
@@ -461,7 +462,7 @@ class ConsoleSite:
             return
         except Failed as error:
             if not request.begun:
-                status = 401 if error.exit == Exit.DENIED else 503
+                status = 401 if isinstance(error, KeyRefused) else 503
                 self._refuse_verb(request, status, error)
                 return
         request.end()

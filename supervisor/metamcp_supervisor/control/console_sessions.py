@@ -39,6 +39,8 @@ one."""
 
 NOT_A_KEY = "this API key does not open the console"
 """Refusal of every key that may not log in, whatever is wrong with it."""
+TOO_MANY = "too many failed logins came from this address"
+"""Beginning of the refusal instead, after many of them."""
 
 
 class ConsoleOn(Message, frozen=True, kw_only=True):
@@ -139,7 +141,7 @@ class ConsoleSessions:
         anybody."""
         wait_s = self._failures.count_failure(address, self._clock())
         if wait_s:
-            reason = f"too many failed logins came from this address; try again in {wait_s:.0f} s"
+            reason = f"{TOO_MANY}; try again in {wait_s:.0f} s"
         return ProtocolError(Exit.DENIED, reason)
 
     def _begin(self, role: Role, key: str) -> tuple[str, ConsoleSession]:

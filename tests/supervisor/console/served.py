@@ -46,16 +46,26 @@ class Browser:
 
 
 @asynccontextmanager
+async def serve_console(directory: str) -> AsyncGenerator[str]:
+    """Serve the console of the gateway of this directory, and yield its URL."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    on = ConsoleOn(runtime_dir=directory, version="9.9", hosts=("127.0.0.1", "localhost"))
+    server = HttpServer(ConsoleSite(on))
+    await server.start([sock])
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        await server.drain(0.0)
+
+
+@asynccontextmanager
 async def opened(*servers: ServerStatus) -> AsyncGenerator[Browser]:
-    async with steered(*servers) as (gateway, directory):
-        sock = socket.create_server(("127.0.0.1", 0))
-        base = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        on = ConsoleOn(runtime_dir=str(directory), version="9.9", hosts=("127.0.0.1", "localhost"))
-        server = HttpServer(ConsoleSite(on))
-        await server.start([sock])
+    async with (
+        steered(*servers) as (gateway, directory),
+        serve_console(str(directory)) as base,
+    ):
         browser = Browser(base, gateway, str(directory))
         try:
             yield browser
         finally:
             await browser.http.aclose()
-            await server.drain(0.0)
