@@ -76,6 +76,8 @@ OWN_ASKS_MAX = 8
 OWN_STREAMS_MAX = 4
 """How many of both one session may have, and one API key: a browser has one stream, and for a
 moment two, when another tab takes over."""
+SEND_S = 30.0
+"""Seconds for a client to read on, while it has a connection of the control socket."""
 STATIC = {
     "htmx.js": "text/javascript; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
@@ -122,11 +124,12 @@ class _Login(Struct, frozen=True):
 
 
 class ConsoleSite:
-    """The application. `on`: settings from the supervisor; `requests`: number of requests until
-    now."""
+    """The application. `on`: settings from the supervisor; `send_s`: see SEND_S; `requests`: number
+    of requests until now."""
 
-    def __init__(self, on: ConsoleOn) -> None:
+    def __init__(self, on: ConsoleOn, *, send_s: float = SEND_S) -> None:
         self._on = on
+        self._send_s = send_s
         self._hosts = Hosts(on.hosts)
         folder = resources.files("metamcp_supervisor.console") / "static"
         self._files = {name: (folder / name).read_bytes() for name in STATIC}
@@ -403,7 +406,8 @@ class ConsoleSite:
                 async for piece in export(ask):
                     if not request.begun:
                         request.begin(self._head(200, "application/x-ndjson"))
-                    await request.send(piece)
+                    if not await self._send_piece(request, piece):
+                        return
         except Failed as error:
             if request.begun:
                 request.abort()
@@ -417,8 +421,13 @@ class ConsoleSite:
         """Pass on the kinds of news, as long as the page is open and the session lasts."""
         try:
             async with self._connect_stream(session) as ask:
+                if not _hold(request, ask):
+                    return
                 request.begin(self._head(200, "text/event-stream"))
-                await self._pass_on(request, ask)
+                async for kind, raw in ask.stream("news"):
+                    piece = b"event: %b\ndata: %b\n\n" % (kind.encode(), raw)
+                    if not await self._send_piece(request, piece):
+                        return
         except NotServed as error:
             self._send(request, error.status, TEXT, f"{error}\n".encode())
             return
@@ -429,12 +438,16 @@ class ConsoleSite:
                 return
         request.end()
 
-    async def _pass_on(self, request: HttpRequest, ask: GatewayClient) -> None:
-        request.on_lost = ask.close
-        async for kind, raw in ask.stream("news"):
-            if request.lost:
-                return
-            await request.send(b"event: %b\ndata: %b\n\n" % (kind.encode(), raw))
+    async def _send_piece(self, request: HttpRequest, piece: bytes) -> bool:
+        """Send a piece of an answer. Return whether the client is still there; one that does not
+        read is cut off."""
+        try:
+            async with asyncio.timeout(self._send_s):
+                await request.send(piece)
+        except TimeoutError:
+            request.abort()
+            return False
+        return not request.lost
 
     async def _carry_out(self, request: HttpRequest, key: str) -> None:
         """Pass a verb of a program on to the gateway, and the lines of its answer to the
@@ -446,11 +459,13 @@ class ConsoleSite:
             verb = codec.decode_as(VerbRequest, body)
             connect = self._connect_stream if verb.stays else self._connect
             async with connect(key=key, address=request.address) as ask:
-                request.on_lost = ask.close
+                if not _hold(request, ask):
+                    return
                 async for line, message in ask.pass_on(verb):
                     if not request.begun:
                         request.begin(self._head(_status_of(message), LINES))
-                    await request.send(line)
+                    if not await self._send_piece(request, line):
+                        return
         except TooLarge as error:
             request.last(413, f"{error}\n".encode())
             return
@@ -489,6 +504,12 @@ class ConsoleSite:
     ) -> None:
         if not request.lost:
             request.answer(self._head(status, kind, more), body)
+
+
+def _hold(request: HttpRequest, ask: GatewayClient) -> bool:
+    """End a connection to the gateway when the client goes. Return False if it is gone already."""
+    request.on_lost = ask.close
+    return not request.lost
 
 
 @contextlib.contextmanager

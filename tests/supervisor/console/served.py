@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 
 import httpx2
 
-from metamcp_supervisor.console.site import ConsoleSite
+from metamcp_supervisor.console.site import SEND_S, ConsoleSite
 from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.control.console_sessions import ConsoleOn
 from metamcp_supervisor.verbs import ServerStatus
+from metamcp_worker.http.requests import Handler
 from metamcp_worker.http.serve import HttpServer
 from tests.supervisor.small_gateway import SmallGateway, steered
 
@@ -45,12 +46,17 @@ class Browser:
         return await self.http.post(f"/f{path}", data=form, headers=self.headers)
 
 
-@asynccontextmanager
-async def serve_console(directory: str) -> AsyncGenerator[str]:
-    """Serve the console of the gateway of this directory, and yield its URL."""
-    sock = socket.create_server(("127.0.0.1", 0))
+def site_of(directory: str, send_s: float = SEND_S) -> ConsoleSite:
+    """The console of the gateway of this directory."""
     on = ConsoleOn(runtime_dir=directory, version="9.9", hosts=("127.0.0.1", "localhost"))
-    server = HttpServer(ConsoleSite(on))
+    return ConsoleSite(on, send_s=send_s)
+
+
+@asynccontextmanager
+async def serve(site: Handler) -> AsyncGenerator[str]:
+    """Serve a console, and yield its URL."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(site)
     await server.start([sock])
     try:
         yield f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -62,7 +68,7 @@ async def serve_console(directory: str) -> AsyncGenerator[str]:
 async def opened(*servers: ServerStatus) -> AsyncGenerator[Browser]:
     async with (
         steered(*servers) as (gateway, directory),
-        serve_console(str(directory)) as base,
+        serve(site_of(str(directory))) as base,
     ):
         browser = Browser(base, gateway, str(directory))
         try:
