@@ -115,7 +115,10 @@ def test_browsers_and_other_requests_get_nothing(gateway: Steered) -> None:
     bodies: list[object] = [[], "stop", {"params": {}}, {**body, "params": "git"}]
     for wrong in bodies:
         assert gateway.post(key, wrong)[0] == 400
-    assert gateway.post(key, {"method": "stop", "params": {"names": "x" * 1024 * 1024}})[0] == 413
+    too_large = {"method": "stop", "params": {"names": "x" * 1024 * 1024}}
+    status, text, headers = gateway.post(key, too_large)
+    assert (status, headers["content-type"]) == (413, "application/x-ndjson")
+    assert "the limit is 1048576" in read(text)[0]["error"]["message"]
     status, text, _ = gateway.post(key, {"id": "a", "method": "none", "params": {"a": "\n"}})
     assert (status, json.loads(text)["id"]) == (200, "a")
     assert gateway.server("git")["pid"], "nobody stopped it"

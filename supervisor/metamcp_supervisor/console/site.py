@@ -300,7 +300,7 @@ class ConsoleSite:
         try:
             body = await request.body(LOGIN_BYTES_MAX)
         except TooLarge as error:
-            request.last(413, f"{error}\n".encode())
+            request.last(self._head(413, TEXT), f"{error}\n".encode())
             return
         if body is None:
             return
@@ -336,7 +336,7 @@ class ConsoleSite:
             try:
                 body = await request.body(BODY_BYTES_MAX)
             except TooLarge as error:
-                request.last(413, f"{error}\n".encode())
+                request.last(self._head(413, TEXT), f"{error}\n".encode())
                 return
             if body is None:
                 return
@@ -467,7 +467,8 @@ class ConsoleSite:
                     if not await self._send_piece(request, line):
                         return
         except TooLarge as error:
-            request.last(413, f"{error}\n".encode())
+            failed = Failed(Exit.FAILED, str(error))
+            request.last(self._head(413, LINES), _error_line(failed))
             return
         except codec.Malformed as error:
             self._refuse_verb(request, 400, Failed(Exit.USAGE, f"not a request: {error}"))
@@ -483,10 +484,8 @@ class ConsoleSite:
         request.end()
 
     def _refuse_verb(self, request: HttpRequest, status: int, failed: Failed) -> None:
-        error = {"code": int(failed.exit), "message": str(failed)}
-        line = codec.dump({"jsonrpc": "2.0", "id": None, "error": error})
         more = {"www-authenticate": "Bearer"} if status == 401 else {}
-        self._send(request, status, LINES, line + b"\n", more)
+        self._send(request, status, LINES, _error_line(failed), more)
 
     def _head(self, status: int, kind: str, more: Mapping[str, str] = {}) -> bytes:
         headers = {"content-type": kind, **self._secure, **more}
@@ -525,6 +524,11 @@ def _count_stream(streams: Counter[str], who: str, noun: str) -> Generator[None]
         streams[who] -= 1
         if not streams[who]:
             del streams[who]
+
+
+def _error_line(failed: Failed) -> bytes:
+    error = {"code": int(failed.exit), "message": str(failed)}
+    return codec.dump({"jsonrpc": "2.0", "id": None, "error": error}) + b"\n"
 
 
 def _status_of(message: Envelope) -> int:

@@ -11,7 +11,10 @@ import httpx2
 import pytest
 
 from metamcp_supervisor import runtime
+from metamcp_supervisor.console.site import BODY_BYTES_MAX
+from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.control.console_sessions import NOT_A_KEY
+from metamcp_supervisor.control.contexts import Context, ContextClient
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.http.requests import Handler, HttpRequest, Pending
 from tests.supervisor.console.served import serve, site_of
@@ -131,6 +134,17 @@ async def test_an_answer_that_breaks_off_keeps_the_lines_before(tmp_path: Path) 
     async with ask_through(tmp_path, answer) as program:
         answered = await program.post("/control", json={"method": "events"})
     assert (answered.status_code, answered.json()) == (200, event)
+
+
+async def test_a_verb_that_is_too_large_fails_with_its_size(tmp_path: Path) -> None:
+    async with Gateway(tmp_path, lambda _: []).behind(site_of(str(tmp_path))) as base:
+
+        def ask() -> None:
+            with ContextClient(Context(url=base, key="x"), 20.0) as client:
+                client.call("stop", {"names": ["x" * BODY_BYTES_MAX]})
+
+        with pytest.raises(Failed, match=rf"the body has \d+ bytes, the limit is {BODY_BYTES_MAX}"):
+            await asyncio.to_thread(ask)
 
 
 REQUESTS = [("POST /control", '{"method": "stop", "params": {}}'), ("GET /events", "")]

@@ -187,7 +187,7 @@ class Wire(asyncio.Transport):
 
     async def writable(self) -> None: ...
 
-    def last_words(self, status: int, body: bytes) -> None:
+    def last_words(self, head: bytes, body: bytes) -> None:
         raise AssertionError("this client does nothing wrong")
 
     def leave(self, request: HttpRequest, body: bytes) -> MovedConnection | None:

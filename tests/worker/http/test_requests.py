@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from metamcp_worker.http.connection import KNOWN_BYTES_MAX, Connection, KnownHead
-from metamcp_worker.http.request_head import Head, error_body
+from metamcp_worker.http.request_head import JSON, Head, error_body, head
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.errors import TooLarge
 from tests.worker.http.test_serve import CHUNKED, OK, Served, connected, echo, opened_server
@@ -208,7 +208,7 @@ async def test_a_body_that_nobody_asks_for_is_not_read_and_one_that_is_too_large
         try:
             await request.body(3_000_000)
         except TooLarge:
-            request.last(413, error_body(1, "Too large."))
+            request.last(head(413, [JSON]), error_body(1, "Too large."))
 
     async with connected(app) as (_, client):
         client.send(post(b"x" * 8_000_000))

@@ -49,7 +49,7 @@ from metamcp_worker.front_clients.rest import Rest, is_rest, rest_error, rest_me
 from metamcp_worker.front_clients.streams import Counts, Streams
 from metamcp_worker.front_clients.tasks import Tasks
 from metamcp_worker.guard.policies import Policies
-from metamcp_worker.http import web_pages
+from metamcp_worker.http import request_head, web_pages
 from metamcp_worker.http.connection_moves import WrongFront
 from metamcp_worker.http.requests import Given, HttpRequest, Pending
 from metamcp_worker.ipc import jsonrpc_bytes, messages
@@ -594,7 +594,7 @@ class App:
         else:
             body = jsonrpc_bytes.error(jsonrpc_bytes.NO_ID, Code.INVALID_REQUEST, refusal.message)
         if refusal.close:
-            exchange.last(refusal.status, body)
+            exchange.last(request_head.head(refusal.status, [request_head.JSON]), body)
         else:
             exchange.json(refusal.status, body, refusal.headers)
 

@@ -34,7 +34,7 @@ import httptools
 from metamcp_worker.http import client_limits, request_head
 from metamcp_worker.http.client_limits import ClientLimits, SenderTimer
 from metamcp_worker.http.request_head import Head, MovedConnection
-from metamcp_worker.http.requests import Handler, HttpRequest, last_words
+from metamcp_worker.http.requests import Handler, HttpRequest, whole
 from metamcp_worker.ipc.errors import Code, MetaMCPError
 
 _IDLE: Final = 0
@@ -418,9 +418,9 @@ class Connection(asyncio.Protocol):
             self._may_write = self._may_write or self.loop.create_future()
             await self._may_write
 
-    def last_words(self, status: int, body: bytes) -> None:
+    def last_words(self, head: bytes, body: bytes) -> None:
         self._discarded_max = sys.maxsize  # it may have much on its way, and there is little time
-        self._close_slowly(status, body)
+        self._close_slowly(head, body)
 
     # The order of requests
 
@@ -539,12 +539,13 @@ class Connection(asyncio.Protocol):
         if open_requests:
             self._last_one()  # the requests before this one are still answered
             return
-        self._close_slowly(status, request_head.error_body(Code.INVALID_REQUEST, sentence))
+        head = request_head.head(status, [request_head.JSON])
+        self._close_slowly(head, request_head.error_body(Code.INVALID_REQUEST, sentence))
 
-    def _close_slowly(self, status: int, body: bytes) -> None:
+    def _close_slowly(self, head: bytes, body: bytes) -> None:
         self._deaf = True
         self.throttle()
-        self.transport.write(last_words(status, body))
+        self.transport.write(b"".join(whole(head, (body,), last=True)))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._patience.linger(self.transport.abort)

@@ -56,7 +56,7 @@ class RequestConnection(Protocol):
         """Wait until the client has read most of what was sent."""
         ...
 
-    def last_words(self, status: int, body: bytes) -> None:
+    def last_words(self, head: bytes, body: bytes) -> None:
         """Answer, read nothing more, and close when the client stops sending."""
         ...
 
@@ -149,11 +149,12 @@ class HttpRequest:
             self._line.transport.writelines(parts)
         self._complete()
 
-    def last(self, status: int, body: bytes) -> None:
-        """Answer without reading the rest of the body, and close the connection."""
+    def last(self, head: bytes, body: bytes) -> None:
+        """Answer without reading the rest of the body, and close the connection. `head`: as for
+        `answer`."""
         if not self.lost:
             self.begun = True
-            self._line.last_words(status, body)
+            self._line.last_words(head, body)
 
     def begin(self, head: bytes) -> None:
         """Begin an answer that comes in pieces. `head`: as for `answer`."""
@@ -285,8 +286,3 @@ def whole(head: bytes, body: Sequence[bytes], *, last: bool, bare: bool = False)
         return (head, length, end, *(() if bare else body))
     text = b"" if bare else body[0] if len(body) == 1 else b"".join(body)
     return (b"".join((head, length, end, text)),)
-
-
-def last_words(status: int, body: bytes) -> bytes:
-    """Return a whole HTTP answer after which the connection closes."""
-    return b"".join(whole(request_head.head(status, [request_head.JSON]), (body,), last=True))
