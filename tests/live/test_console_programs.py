@@ -63,6 +63,19 @@ def test_the_end_of_a_key_ends_what_it_follows(gateway: Steered) -> None:
     connection.close()
 
 
+def test_the_end_of_a_key_ends_a_wait_with_the_sentence_for_programs(gateway: Steered) -> None:
+    made = gateway.key("awaits", "viewer")
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.console_port, timeout=30)
+    wait = {"method": "wait", "params": {"names": ["git"], "for": "error", "timeout_s": 3600}}
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    connection.request("POST", "/control", json.dumps(wait), headers)
+    until(lambda: gateway.streams == 1, "it waits")
+    gateway.run("keys", "expire", made["id"])
+    (line,) = read(connection.getresponse().read().decode())
+    assert line["error"] == {"code": Exit.DENIED, "message": "this API key has ended"}
+    connection.close()
+
+
 def test_waits_count_among_the_streams_of_a_key_and_leave_room_for_short_verbs(
     gateway: Steered,
 ) -> None:

@@ -32,6 +32,8 @@ more."""
 PROGRAMS, LINES = "/control", "application/x-ndjson"
 """Path of the console for verbs of programs, and the type of its answers: lines as they come from
 the control socket."""
+KEY_ENDED = "this API key has ended"
+"""Sentence for a program at the end of the API key that it shows."""
 _SHARED = 0o060
 """Mode bits of a socket that its gateway shares with a group (`access_io`)."""
 
@@ -88,7 +90,7 @@ class ControlClient:
             if message.method == "lagged":
                 raise Failed(Exit.FAILED, "cut off: this command did not read fast enough")
             if message.method == "ended":
-                raise Failed(Exit.DENIED, "this API key has ended")
+                raise Failed(Exit.DENIED, KEY_ENDED)
             if message.method is not None:
                 yield message.method, bytes(message.params)
                 continue

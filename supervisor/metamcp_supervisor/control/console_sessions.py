@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from metamcp_supervisor.control.access import Role
+from metamcp_supervisor.control.access import SESSION_ENDED, Role
+from metamcp_supervisor.control.client import KEY_ENDED
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.access.door import Failures
 from metamcp_worker.ipc.envelope import Message
@@ -177,6 +178,12 @@ class ConsoleSessions:
         session.used = self._clock()
         self._forget()
         return session.digest in self._sessions
+
+    def check_session(self, session: ConsoleSession | None) -> None:
+        """Raise ProtocolError for a session that has ended."""
+        if session is not None and not self.goes_on(session):
+            reason = SESSION_ENDED if session.digest else KEY_ENDED
+            raise ProtocolError(Exit.DENIED, reason)
 
     def all(self) -> list[ConsoleSession]:
         self._forget()

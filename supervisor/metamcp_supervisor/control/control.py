@@ -31,7 +31,7 @@ from msgspec import Raw, Struct
 from metamcp_supervisor import runtime
 from metamcp_supervisor.backoff import EntryRateLimiter
 from metamcp_supervisor.control import access_io, orders
-from metamcp_supervisor.control.access import PER_MINUTE_MAX, SESSION_ENDED, Role, role
+from metamcp_supervisor.control.access import PER_MINUTE_MAX, Role, role
 from metamcp_supervisor.control.console_sessions import ConsoleSession
 from metamcp_supervisor.control.services import GatewayControl
 from metamcp_supervisor.verbs import VERSION, Exit
@@ -306,8 +306,7 @@ class Control:
                 Code.INVALID_REQUEST,
                 'a request has "jsonrpc":"2.0", a method, and a string or whole number as id',
             )
-        if not self._gateway.sessions.goes_on(line.session):
-            raise ProtocolError(Exit.DENIED, SESSION_ENDED)
+        self._gateway.sessions.check_session(line.session)
         try:
             return await orders.carry_out(
                 self._gateway, line, self._refusals, request.method, bytes(request.params)

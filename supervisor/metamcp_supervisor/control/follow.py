@@ -11,7 +11,6 @@ from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from metamcp_supervisor.control.access import SESSION_ENDED
 from metamcp_supervisor.control.explain import CONFIGURATION
 from metamcp_supervisor.control.services import ControlStream, GatewayControl, find_servers
 from metamcp_supervisor.telemetry.health import READY_STATES, UNWANTED_STATES
@@ -187,8 +186,7 @@ async def wait(gateway: GatewayControl, line: ControlStream, params: Wait) -> ob
             missing.look(end - looked)
             while missing.sentences:
                 await line.wait_for_wake(WAIT_RECHECK_S)
-                if not gateway.sessions.goes_on(line.session):
-                    raise ProtocolError(Exit.DENIED, SESSION_ENDED)
+                gateway.sessions.check_session(line.session)
                 about = {event.who for event in follower.take()}
                 if follower.lagged or clock() - looked >= WAIT_RECHECK_S:
                     looked = clock()

@@ -142,6 +142,20 @@ def test_a_key_that_comes_with_a_request_begins_no_session(
             sessions.admit_key(refused, "a")
 
 
+def test_the_refusal_after_the_end_names_what_has_ended(
+    sessions: ConsoleSessions, valid: set[str]
+) -> None:
+    program = sessions.admit_key(key("console:operator"), "a")
+    _, browser = sessions.login_by_key(key("console:operator"), "a")
+    for session in (None, program, browser):
+        sessions.check_session(session)
+    valid.clear()
+    with pytest.raises(ProtocolError, match="this API key has ended"):
+        sessions.check_session(program)
+    with pytest.raises(ProtocolError, match="this session of the console has ended"):
+        sessions.check_session(browser)
+
+
 def test_failed_logins_are_counted_by_address_and_a_right_one_is_always_accepted(
     sessions: ConsoleSessions, clock: Clock
 ) -> None:
