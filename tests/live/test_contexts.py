@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,31 @@ def test_contexts_are_listed_with_what_their_gateways_say(gateway: Steered, lapt
     assert len(table) == len(rows) + 1
     nobody = {"HOME": str(gateway.folder)}
     assert laptop.run("contexts", environ=nobody).stdout.startswith("no context; tables")
+
+
+class NewerGateway(BaseHTTPRequestHandler):
+    """A console whose answers have another form."""
+
+    def do_POST(self) -> None:
+        body = b'{"jsonrpc":"2.0","id":1,"result":{"v":2,"pid":"many"}}\n'
+        self.send_response(200)
+        self.send_header("content-type", "application/x-ndjson")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_gateway_of_another_version_hides_no_other_one(gateway: Steered, tmp_path: Path) -> None:
+    user, key = Laptop(tmp_path), gateway.key("listed", "viewer")["key"]
+    user.add("here", url=gateway.console_url, key=key)
+    with HTTPServer(("127.0.0.1", 0), NewerGateway) as server:
+        user.add("newer", url=f"http://127.0.0.1:{server.server_port}", key=key)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        listed = json.loads(user.run("contexts", "--json").stdout)["contexts"]
+        server.shutdown()
+    states = {row["name"]: row["state"] for row in listed}
+    assert states["here"].startswith("active: ")
+    assert states["newer"].startswith("its gateway is of another version: ")
 
 
 def test_what_needs_this_machine_refuses_a_context(laptop: Laptop) -> None:

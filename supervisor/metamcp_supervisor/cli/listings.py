@@ -433,4 +433,6 @@ def _ask_context(name: str) -> tuple[str, str, str]:
             status = codec.decode_as(GatewayStatus, gateway.call("status", timeout_s=CONTEXT_S))
     except client.Failed as failed:
         return name, address, str(failed)
+    except codec.Malformed as error:
+        return name, address, f"its gateway is of another version: {error}"
     return name, address, f"{status.state}: {states(status)}"
