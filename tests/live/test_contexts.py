@@ -227,6 +227,11 @@ def test_what_needs_this_machine_refuses_a_context(laptop: Laptop) -> None:
             f"metamcp: 'metamcp {verb}' is about this machine, and the context 'admin' is another"
             " one: leave out --context, or unset METAMCP_CONTEXT\n"
         )
+    for verb in ("doctor", "down"):
+        done = laptop.run(
+            "--context", "admin", "ctl", "--runtime-dir", "/x", verb, ok=(Exit.USAGE,)
+        )
+        assert f"'metamcp ctl {verb}' is about this machine" in done.stderr
     done = laptop.run(
         "--context", "admin", "ctl", "--runtime-dir", "/x", "status", ok=(Exit.USAGE,)
     )

@@ -201,6 +201,9 @@ def connect_here(runtime_dir: str | None) -> ControlClient:
     Failed."""
     from metamcp_supervisor.config import places
 
+    if context := os.environ.get(runtime.CONTEXT):
+        text = f"this is for a gateway of this machine, and the context {context!r} is another one"
+        raise Failed(Exit.USAGE, f"{text}; unset {runtime.CONTEXT}")
     if runtime_dir is None and find_runtime_dir() != (own := str(places.find_place().runtime_dir)):
         text = f"no gateway of this folder is running at {own}"
         raise Failed(Exit.NOT_RUNNING, text, _others())

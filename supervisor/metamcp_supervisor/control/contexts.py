@@ -56,6 +56,8 @@ REMOTE = frozenset({
 })  # fmt: skip
 """Verbs that ask only the gateway, but for LOCAL."""
 LOCAL = frozenset({"ctl down", "ctl upgrade", "ctl doctor", "ctl completion"})
+VALUED = frozenset({"--config", "--runtime-dir"})
+"""Options of `ctl` whose value is the next word."""
 UNAIMED = frozenset({"connect", "completion", "contexts"})
 """Verbs for which the environment variable does not count. Clients start `connect`, with the
 environment of their user."""
@@ -197,8 +199,7 @@ def enter(words: Sequence[str], *, is_typed: bool) -> None:
     if words[0] in UNAIMED and not is_typed:
         del os.environ[runtime.CONTEXT]
         return
-    below = next((word for word in words[1:] if not word.startswith("-")), "")
-    verb = f"ctl {below}" if words[0] == "ctl" else words[0]
+    verb = verb_of(words)
     if words[0] not in REMOTE or verb in LOCAL:
         problem = f"'metamcp {verb}' is about this machine, and the context {name!r} is another one"
         remedy = f"leave out --context, or unset {runtime.CONTEXT}"
@@ -206,6 +207,17 @@ def enter(words: Sequence[str], *, is_typed: bool) -> None:
     context = read_context(name)
     if context.ssh:
         _run_over_ssh(context.ssh, words)
+
+
+def verb_of(words: Sequence[str]) -> str:
+    """Return the verb of a command line, with the one below it for `ctl`."""
+    further = iter(words[1:] if words[0] == "ctl" else ())
+    for word in further:
+        if word in VALUED:
+            next(further, "")
+        elif not word.startswith("-"):
+            return f"ctl {word}"
+    return words[0]
 
 
 def _run_over_ssh(host: str, words: Sequence[str]) -> NoReturn:

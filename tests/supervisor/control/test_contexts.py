@@ -4,8 +4,12 @@ import re
 import stat
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from metamcp_supervisor import runtime
+from metamcp_supervisor.cli.ctl import ctl
 from metamcp_supervisor.control import contexts
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.verbs import Exit
@@ -82,6 +86,36 @@ def test_others_may_neither_write_the_file_nor_read_a_key_in_it(tmp_path: Path) 
     with pytest.raises(Failed, match="may be written by others; run 'chmod go-w' on it"):
         read(path, named, 0o664)
     assert stat.S_IMODE(path.stat().st_mode) == 0o664, "it is not changed"
+
+
+@pytest.mark.parametrize(
+    ("line", "verb"),
+    [
+        ("status git", "status"),
+        ("ctl", "ctl"),
+        ("ctl -q down --yes", "ctl down"),
+        ("ctl --runtime-dir /x doctor", "ctl doctor"),
+        ("ctl --no-color --config /x --runtime-dir=/x upgrade", "ctl upgrade"),
+        ("ctl --config --runtime-dir down", "ctl down"),
+        ("ctl --config", "ctl"),
+    ],
+)
+def test_the_value_of_an_option_is_no_verb(line: str, verb: str) -> None:
+    assert contexts.verb_of(line.split()) == verb
+
+
+def test_the_options_of_ctl_with_a_value_are_complete() -> None:
+    options = [option for option in ctl.params if isinstance(option, click.Option)]
+    valued = {name for option in options if not option.is_flag for name in option.opts}
+    assert valued == contexts.VALUED
+
+
+def test_down_ends_no_gateway_while_a_context_names_another_one() -> None:
+    environ = {runtime.CONTEXT: "prod"}
+    for words in (["down", "--yes"], ["--runtime-dir", "context:prod", "down", "--yes"]):
+        done = CliRunner().invoke(ctl, words, env=environ)
+        assert done.exit_code == Exit.USAGE
+        assert "the context 'prod' is another one; unset METAMCP_CONTEXT" in done.stderr
 
 
 def test_a_context_shows_its_key_nowhere() -> None:
