@@ -152,3 +152,39 @@ def test_a_file_with_something_else_is_not_a_key_file(tmp_path: Path) -> None:
         with pytest.raises(VaultUnfit, match=f"{KEY_FILE} has no key for the tokens"):
             list(vault(tmp_path).rotate(FRESH))
     assert len(tokens(tmp_path, KEY)) == len(SERVERS)
+
+
+@pytest.mark.parametrize("damage", ["others read it", "no key", "link"])
+def test_nothing_is_encrypted_with_a_key_that_may_be_replaced(tmp_path: Path, damage: str) -> None:
+    begin(tmp_path)
+    late = vault(tmp_path)
+    rotate(tmp_path)
+    before, file, aside = stored(tmp_path), tmp_path / KEY_FILE, tmp_path / "aside"
+    file.rename(aside)
+    match damage:
+        case "link":
+            file.symlink_to(aside)
+        case "no key":
+            file.write_text("none")
+            file.chmod(0o600)
+        case _:
+            file.write_bytes(aside.read_bytes())
+            file.chmod(0o644)
+    with pytest.raises(VaultUnfit, match=str(file)):
+        late.put(record("near", access_token="newer"))
+    assert stored(tmp_path) == before
+    aside.replace(file)
+    late.put(record("near", access_token="newer"))
+    assert tokens(tmp_path, FRESH) == [f"a-{CANARY}", "newer", f"a-{CANARY}"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_key_that_no_file_replaces_encrypts_on(tmp_path: Path, gone: bool) -> None:
+    """The key is from elsewhere, and a file that cannot be used lies there; or the file is gone."""
+    write_key(tmp_path, KEY if gone else OTHER)
+    (tmp_path / KEY_FILE).chmod(0o600 if gone else 0o644)
+    stores = vault(tmp_path)
+    if gone:
+        (tmp_path / KEY_FILE).unlink()
+    stores.put(record("far"))
+    assert tokens(tmp_path, KEY) == [f"a-{CANARY}"]

@@ -162,6 +162,9 @@ class Vault:
         self._directory = directory
         self._key = key
         self.warnings: list[str] = []
+        self._has_key_of_file = False
+        with contextlib.suppress(OSError, VaultUnfit):
+            self._has_key_of_file = _read_ring(self._key_path()).has(key)
 
     def find(self, server: str, url: str, principal: str = PRINCIPAL) -> list[TokenRecord]:
         """Return the records of this server at this URL, the newest first."""
@@ -297,11 +300,17 @@ class Vault:
 
     def _take_keys(self) -> tuple[bytes, ...]:
         """Return the keys that open records now; the first one encrypts. Take the new key if the
-        file says that this one was replaced."""
+        file says that this one was replaced. Raises VaultUnfit if the file cannot say so, because
+        nobody would have the key of a record that is encrypted with a replaced one."""
+        path = self._key_path()
         try:
-            ring = _read_ring(self._key_path())
-        except (OSError, VaultUnfit):
-            return (self._key,)
+            ring = _read_ring(path)
+        except (OSError, VaultUnfit) as error:
+            if not self._has_key_of_file or isinstance(error, FileNotFoundError):
+                return (self._key,)
+            if isinstance(error, OSError):
+                raise VaultUnfit(f"{path} cannot be read: {error.strerror}") from None
+            raise
         if not ring.has(self._key):
             return (self._key,)
         self._key = ring.keys[0]
