@@ -93,6 +93,18 @@ def test_a_crash_leaves_all_readable_and_the_next_rotation_ends_it(
         assert tokens(tmp_path, key) == ["meanwhile", *[f"a-{CANARY}"] * 2]
 
 
+def test_a_rotation_removes_what_a_crash_left_of_keys_and_tokens(tmp_path: Path) -> None:
+    begin(tmp_path)
+    token = min((tmp_path / "oauth").iterdir()).name
+    others = tmp_path / "oauth.key.backup", tmp_path / ".others", tmp_path / "oauth" / ".others"
+    left = tmp_path / f".{KEY_FILE}.a1b2c3d4", tmp_path / "oauth" / f".{token}.a1b2c3d4"
+    for path in (*others, *left):
+        path.write_bytes(base64.b64encode(KEY))
+    rotate(tmp_path)
+    assert [path.exists() for path in (*others, *left)] == [True] * 3 + [False] * 2
+    assert tokens(tmp_path, FRESH) == [f"a-{CANARY}"] * len(SERVERS)
+
+
 def test_tokens_that_are_stored_during_a_rotation_are_kept(tmp_path: Path) -> None:
     begin(tmp_path)
     steps = vault(tmp_path).rotate(FRESH)

@@ -24,6 +24,7 @@ import stat
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct, structs
@@ -279,6 +280,7 @@ class Vault:
             for name in self._records():
                 self._seal_again(name, ring)
             _write(path, bytes(ring.finish()))
+            self._remove_unfinished()
 
     def _seal_again(self, name: str, ring: KeyRing) -> bool:
         """Encrypt a record with the new key; return whether it was encrypted with another one.
@@ -315,6 +317,13 @@ class Vault:
             return (self._key,)
         self._key = ring.keys[0]
         return ring.keys
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a crash has left of files that were to be replaced; such a file may have keys
+        that no file is to have any more. Nobody writes meanwhile. Raises OSError."""
+        store = Path(self._directory)
+        for path in (*store.parent.glob(f".{KEY_FILE}.*"), *store.glob(f".*{_SUFFIX}.*")):
+            path.unlink(missing_ok=True)
 
     def _key_path(self) -> str:
         return os.path.join(os.path.dirname(self._directory), KEY_FILE)
