@@ -22,8 +22,9 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from fnmatch import fnmatchcase
+from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from metamcp_supervisor.store.database import (
     version_of,
 )
 from metamcp_worker.ipc import codec
+from metamcp_worker.oauth.vault import VaultUnfit, hold_key
 
 if TYPE_CHECKING:
     import sqlite3
@@ -60,6 +62,8 @@ SALT_BYTES, TAG_BYTES = 16, 16
 SCRYPT_N, SCRYPT_R = 2**17, 8
 """Cost of a guess at a passphrase: 128 MiB of memory, and half a second."""
 DAMAGED = "is damaged, or not complete"
+_VAULT = "oauth"
+"""Folder of the tokens; the name of the file with their key begins with it, too."""
 _COUNTED = ("toolset", "view", "api_key")
 _HEAD = re.compile(rb"metamcp-backup-(\d{1,9}) ([a-z]+)\n")
 _HEAD_BYTES_MAX = 64
@@ -111,6 +115,8 @@ def backup(
             manifest = _pack(state_dir, names, audit, body)
             body.finish()
             return manifest
+    except VaultUnfit as error:
+        raise StoreError(str(error)) from None
     except OSError as error:
         problem = error.strerror or error
         raise StoreError(f"{state_dir} cannot be copied to {target}: {problem}") from None
@@ -120,20 +126,23 @@ def _pack(
     state_dir: Path, names: Sequence[str], audit: str, body: IO[bytes] | io.RawIOBase
 ) -> BackupManifest:
     """Write these files as an archive. Raises StoreError and OSError."""
-    content = DatabaseContent()
+    content, vault = DatabaseContent(), state_dir / _VAULT
     with (
         tempfile.TemporaryDirectory(prefix=".backup-", dir=state_dir) as folder,
         tarfile.open(fileobj=body, mode="w|") as archive,
     ):
-        for name in names:
-            copy = state_dir / name
-            if copy.suffix == ".db":
-                copy = Path(folder, copy.name)
-                content = _copy_database(state_dir / name, copy) or content
-            with copy.open("rb") as file:
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = os.fstat(file.fileno()).st_size, FILE_MODE
-                archive.addfile(entry, file)
+        # Tokens and their key come one after the other, and must fit each other.
+        for is_of_vault, group in groupby(names, lambda name: name.startswith(_VAULT)):
+            with hold_key(str(vault)) if is_of_vault and vault.is_dir() else nullcontext():
+                for name in group:
+                    copy = state_dir / name
+                    if copy.suffix == ".db":
+                        copy = Path(folder, copy.name)
+                        content = _copy_database(state_dir / name, copy) or content
+                    with copy.open("rb") as file:
+                        entry = tarfile.TarInfo(name)
+                        entry.size, entry.mode = os.fstat(file.fileno()).st_size, FILE_MODE
+                        archive.addfile(entry, file)
         manifest = BackupManifest(content=content, files=tuple(names), audit=audit)
         text = codec.dump(manifest)
         entry = tarfile.TarInfo(MANIFEST)
@@ -149,13 +158,9 @@ def is_encrypted(source: Path) -> bool:
 
 
 def restore(
-    state_dir: Path,
-    source: Path,
-    plain: Sequence[str],
-    secret: Sequence[str],
-    passphrase: bytes,
+    state_dir: Path, source: Path, plain: Sequence[str], secret: Sequence[str], passphrase: bytes,
     now: float,
-) -> tuple[BackupManifest, str]:
+) -> tuple[BackupManifest, str]:  # fmt: skip
     """Put the content of `source` in the place of the files of a state directory, whole or not at
     all. `plain`, `secret`: patterns of these files; one that is not encrypted leaves the secrets as
     they are. `now`: seconds since the epoch, for the name of the folder with the replaced files.
@@ -290,16 +295,12 @@ def _create_file(target: Path) -> Generator[IO[bytes]]:
         ) from None
     except OSError as error:
         raise StoreError(f"{target} cannot be made: {error.strerror}") from None
-    done = False
-    try:
-        with open(fd, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(fd)
-        done = True
-    finally:
-        if not done:
-            target.unlink(missing_ok=True)
+    with ExitStack() as undo, open(fd, "wb") as file:
+        undo.callback(target.unlink, missing_ok=True)
+        yield file
+        file.flush()
+        os.fsync(fd)
+        undo.pop_all()
 
 
 @contextmanager
@@ -402,10 +403,8 @@ class _DecryptedFile(io.RawIOBase):
 def _cipher(passphrase: bytes, salt: bytes) -> "AESGCM":
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    limit = 256 * SCRYPT_N * SCRYPT_R
-    return AESGCM(
-        hashlib.scrypt(passphrase, salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=1, maxmem=limit, dklen=32)
-    )
+    most, n, r = 256 * SCRYPT_N * SCRYPT_R, SCRYPT_N, SCRYPT_R
+    return AESGCM(hashlib.scrypt(passphrase, salt=salt, n=n, r=r, p=1, maxmem=most, dklen=32))
 
 
 def _decrypt(cipher: "AESGCM", chunk: bytes, number: int, *, last: bool) -> bytes | None:

@@ -1,6 +1,7 @@
 """Backups of a state directory on a real disk: made beside a writer, checked, put back."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -31,6 +32,7 @@ from metamcp_supervisor.store.database import (
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_worker.ipc.disclosure import DisclosureState
 from metamcp_worker.ipc.engine_runs import JOURNAL
+from metamcp_worker.oauth.vault import hold_key
 from tests.supervisor.stored import DEV, EQUIPPED, ME, PUT, read, sql, written
 
 pytestmark = pytest.mark.process
@@ -99,7 +101,7 @@ def test_a_copy_that_is_put_back_brings_everything_and_keeps_what_it_replaces(
     assert {*manifest.files} == {*OTHERS, FILE, JOURNAL}
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     sealed = copy.read_bytes()
-    assert not [word for word in (b"SQLite", b"pepper", b"git", b"x" * 32) if word in sealed]
+    assert not [word for word in (b"SQLite", b"pepper", b"git-1", b"x" * 32) if word in sealed]
     asyncio.run(written(state, Delta((), drop="dev")))
     (state / "keys.pepper").write_bytes(b"b" * 64)
     (state / "oauth/later.token").write_bytes(b"later")
@@ -115,6 +117,18 @@ def test_a_copy_that_is_put_back_brings_everything_and_keeps_what_it_replaces(
         assert database.execute("SELECT count(*) FROM toolset").fetchone() == (0,)
     assert (state / "journal/1").read_bytes() == b"lines", "no backup has it, so it stays"
     assert restore(state, copy, PASSPHRASE, 1.0)[0] == manifest
+
+
+def test_a_copy_has_no_tokens_beside_a_key_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    whole(state)
+    with hold_key(str(state / "oauth"), fcntl.LOCK_EX):
+        with pytest.raises(StoreError, match="another process changes the key of"):
+            backup(state, copy, PASSPHRASE)
+        assert not copy.exists()
+        backup(state, copy)  # of no secrets
+        copy.unlink()
+    assert "oauth.key" in backup(state, copy, PASSPHRASE).files
 
 
 def test_a_copy_without_secrets_leaves_those_that_are_there(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ class Vault:
             )
         try:
             self._prepare()
-            with self._hold_key(fcntl.LOCK_SH):
+            with hold_key(self._directory, fcntl.LOCK_SH):
                 key = self._take_keys()[0]
                 _write(self._path(name), _seal(name, data, key))
                 self._prune(record)
@@ -240,7 +240,7 @@ class Vault:
             return 0
         names = self._names(server, principal)
         try:
-            with self._hold_key(fcntl.LOCK_SH):
+            with hold_key(self._directory, fcntl.LOCK_SH):
                 for name in names:
                     os.unlink(self._path(name))
             for action in (REFRESH, CHANGE):
@@ -262,7 +262,7 @@ class Vault:
         OSError."""
         path = self._key_path()
         self._prepare()
-        with self._hold_key(fcntl.LOCK_EX):
+        with hold_key(self._directory, fcntl.LOCK_EX):
             ring = _read_ring(path)
             names = self._records()
             if names and not any(self._unseal(name, ring.keys) for name in names):
@@ -271,11 +271,11 @@ class Vault:
                 )
             _write(path, bytes(ring.begin(fresh)))
         for name in names:
-            with self._hold_key(fcntl.LOCK_EX):
+            with hold_key(self._directory, fcntl.LOCK_EX):
                 is_sealed = self._seal_again(name, _read_ring(path))
             if is_sealed:
                 yield name
-        with self._hold_key(fcntl.LOCK_EX):
+        with hold_key(self._directory, fcntl.LOCK_EX):
             ring = _read_ring(path)
             for name in self._records():
                 self._seal_again(name, ring)
@@ -328,21 +328,6 @@ class Vault:
     def _key_path(self) -> str:
         return os.path.join(os.path.dirname(self._directory), KEY_FILE)
 
-    @contextlib.contextmanager
-    def _hold_key(self, action: int) -> Generator[None]:
-        """Hold the lock on the key of all records: LOCK_SH to use the key, LOCK_EX to replace it.
-        Raises VaultUnfit after KEY_LOCK_S_MAX, and OSError."""
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            ends = time.monotonic() + KEY_LOCK_S_MAX
-            while not _has_locked(fd, action):
-                if time.monotonic() >= ends:
-                    raise VaultUnfit(f"another process changes the key of {self._directory}")
-                time.sleep(_LOCK_S_STEP)
-            yield
-        finally:
-            os.close(fd)
-
     # --- files ------------------------------------------------------------------------------
 
     def _records(self) -> list[str]:
@@ -377,7 +362,7 @@ class Vault:
             return None
         data = _unseal(name, sealed, [self._key])
         if data is None:
-            with contextlib.suppress(OSError, VaultUnfit), self._hold_key(fcntl.LOCK_SH):
+            with contextlib.suppress(OSError, VaultUnfit), hold_key(self._directory, fcntl.LOCK_SH):
                 data = self._unseal(name, self._take_keys())
         if data is None:
             self._unusable(name, "was written with another key, or damaged")
@@ -436,6 +421,22 @@ def _try_lock(path: str) -> int:
         raise
     os.close(fd)
     return -1
+
+
+@contextlib.contextmanager
+def hold_key(directory: str, action: int = fcntl.LOCK_SH) -> Generator[None]:
+    """Hold the lock on the key of all records of a vault: LOCK_SH to use the key, LOCK_EX to
+    replace it. Raises VaultUnfit after KEY_LOCK_S_MAX, and OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ends = time.monotonic() + KEY_LOCK_S_MAX
+        while not _has_locked(fd, action):
+            if time.monotonic() >= ends:
+                raise VaultUnfit(f"another process changes the key of {directory}")
+            time.sleep(_LOCK_S_STEP)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _has_locked(fd: int, action: int) -> bool:
