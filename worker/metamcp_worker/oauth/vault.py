@@ -320,7 +320,7 @@ class Vault:
 
     def _remove_unfinished(self) -> None:
         """Remove what a crash has left of files that were to be replaced; such a file may have keys
-        that no file is to have any more. Nobody writes meanwhile. Raises OSError."""
+        that no file is to have any more. The caller holds the lock alone. Raises OSError."""
         store = Path(self._directory)
         for path in (*store.parent.glob(f".{KEY_FILE}.*"), *store.glob(f".*{_SUFFIX}.*")):
             path.unlink(missing_ok=True)
