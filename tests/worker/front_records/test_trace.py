@@ -275,12 +275,20 @@ async def test_a_call_whose_server_has_not_been_up_has_a_span_when_it_is_refused
         assert "metamcp.call.id" not in span.attributes, "no figure counts it"
 
 
-async def test_a_call_whose_server_comes_up_is_traced_when_it_is_sent() -> None:
+@pytest.mark.parametrize(
+    ("code", "spans"),
+    [(0, 0), (-32601, 0), (-32603, 0), (-10001, 1), (-10002, 1), (-10003, 1), (None, 1)],
+)
+async def test_a_call_whose_server_comes_up_is_traced_when_it_is_sent(
+    code: int | None, spans: int
+) -> None:
+    """Also if the server has no tools, and so cannot list them. None: the client went away."""
     tracing = traced()
     first = Call("git", CallFrame(9, "tools/list", b"{}"), _uncancelled, 1.0, label="tools/list")
     tracing.on_server_missing(missing(traceparent=PARENT), "default", first, 1.0)
-    assert not tracing.on_call_end(first, CallAnswer(b"{}"), "", 5.0)
-    assert tracing.pending_count == 0
+    answer, outcome = (None, "cancelled") if code is None else (CallAnswer(b"{}", code), str(code))
+    assert tracing.on_call_end(first, answer, outcome if code != 0 else "", 5.0) is bool(spans)
+    assert tracing.pending_count == spans
 
 
 async def test_a_call_of_a_tool_of_the_gateway_is_the_parent_of_what_it_calls() -> None:

@@ -81,6 +81,9 @@ class _Failure(Struct, frozen=True, gc=False):
 
 
 _SUCCESS = _Failure()
+_ABSENT = (Code.SERVER_DOWN, Code.OVERLOADED, Code.TIMED_OUT)
+"""Codes of a list whose server has not answered it; another error is an answer of the server, which
+may have no tools."""
 _WORD = re.compile("[a-z_]{1,32}")
 
 
@@ -239,8 +242,8 @@ class Tracing:
         traced = self._under_way.pop(call.id, None)
         if traced is None:
             return False
-        if traced.waits and not outcome:
-            return False  # the request begins now, and is traced then
+        if traced.waits and answer is not None and answer.code not in _ABSENT:
+            return False  # the request goes on, and is traced then
         failure = _failure(outcome, answer.code if answer is not None else 0, answer)
         attributes: dict[str, Value] = {"metamcp.server": process_names.base(call.server)}
         if not traced.waits:
