@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec import Raw, structs
@@ -20,6 +21,7 @@ from metamcp_worker.ipc.frames import (
     Result,
     ServerGone,
 )
+from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.spec import EndpointSpec
 from tests.worker.front.door import Door, bodiless, opened_door
 from tests.worker.front.offers import offer, tool
@@ -131,6 +133,22 @@ async def test_a_path_that_names_no_tool_is_not_found(path: str) -> None:
         assert reply.status == 404
         assert reply.json["error"]["code"] == Code.INVALID_PARAMS
         assert door.peer.quiet()
+
+
+@pytest.mark.parametrize(
+    ("letter", "count", "status"),
+    [("_", 124, 502), ("_", 125, 404), ("é", 62, 502), ("é", 63, 404)],
+)
+async def test_a_name_that_is_too_long_for_any_tool_waits_for_no_server(
+    letter: str, count: int, status: int
+) -> None:
+    """`late` has not reported yet what it offers, and does not come."""
+    served = EndpointSpec(name="default", servers=("s", "late"), default=True)
+    async with opened_door(served) as door:
+        door.calls.server_state(ServerState(server="late", state="stopped", listed=True))
+        reply = await door.ask(post(b"{}", path=f"{API}/{quote('late' + letter * count)}"))
+        assert reply.status == status
+        assert len(reply.json["error"]["message"]) < 400
 
 
 @pytest.mark.parametrize(("path", "name"), [("a%2Fb", "a/b"), ("%74", "t"), ("%C3%A9", "é")])

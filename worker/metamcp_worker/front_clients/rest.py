@@ -99,7 +99,8 @@ class Rest:
     ) -> Pending:
         owner = view.merged.tool_named(name)
         if owner is None:
-            if server := not_up_yet(view.merged, name):
+            is_short = len(name.encode()) <= NAME_BYTES_MAX
+            if is_short and (server := not_up_yet(view.merged, name)):
                 params = {"name": Raw(codec.dump(name))}
                 request = _build_request("tools/call", params, version, exchange)
                 early = ServerNotReady(server, name, request)
