@@ -17,6 +17,7 @@ import pytest
 from msgspec import json
 
 from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, RunOwner
+from tests.waiting import until
 from tests.worker.engine.engines import (
     WAIT_S,
     Engine,
@@ -33,6 +34,8 @@ Rows = Callable[[str], dict[str, tuple[str, int]]]
 pytestmark = [pytest.mark.process]
 CRASH_RUNS = int(os.environ.get("METAMCP_CRASH_RUNS", "4"))
 """Number of random definitions; the acceptance has 200."""
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 OTHER_KILLS_MAX = 3
 """Maximum kills of a run after decisions and at any time, besides those of its steps."""
 
@@ -63,8 +66,6 @@ def test_a_run_gives_the_results_of_steps_to_later_ones(tmp_path: Path) -> None:
 
 @pytest.mark.promise("M88")
 def test_a_run_of_a_traced_order_has_a_span_with_one_of_each_step_below(tmp_path: Path) -> None:
-    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-
     def fails(ask: HostAsk) -> HostDone:
         return HostDone(call=ask.call, result=result("no", failed=True))
 
@@ -76,7 +77,7 @@ def test_a_run_of_a_traced_order_has_a_span_with_one_of_each_step_below(tmp_path
         peer.ask("workflow/run", definition=workflow(call("a")))
         assert peer.spans == [], "its order is not traced"
         peer.asked.clear()
-        peer.trace = f"00-{trace}-00f067aa0ba902b7-01"
+        peer.trace = TRACEPARENT
         found, _ = peer.ask("workflow/run", definition=steps)
         *below, run = peer.spans
     assert (run.name, run.parent_id, run.error) == (
@@ -89,10 +90,26 @@ def test_a_run_of_a_traced_order_has_a_span_with_one_of_each_step_below(tmp_path
     failed = "failed", "the step failed"
     assert told == [("a", "", ""), ("b", *failed), ("each[0]/c", "", ""), ("last", *failed)]
     for span, ask in zip(below, peer.asked, strict=True):
-        assert (span.trace_id, span.parent_id, span.kind) == (trace, run.span_id, "internal")
+        assert (span.trace_id, span.parent_id, span.kind) == (TRACE, run.span_id, "internal")
         meta = json.decode(ask.meta)
-        assert meta["traceparent"] == f"00-{trace}-{span.span_id}-01"
+        assert meta["traceparent"] == f"00-{TRACE}-{span.span_id}-01"
         assert run.start <= span.start <= span.end <= run.end
+
+
+@pytest.mark.promise("M88")
+def test_a_span_goes_to_the_front_of_its_order_alone(tmp_path: Path) -> None:
+    """Another front may be of a version that knows no such spans."""
+    harmless = frozenset({"a"})
+    with engine(tmp_path) as running:
+        first = running.peer({"a": lambda ask: None}, harmless=harmless)
+        other = running.peer(front="other", harmless=harmless)
+        first.trace = TRACEPARENT
+        found, _ = first.ask("workflow/run", definition=workflow(call("a")), wait=False)
+        until(lambda: first.asked, "the step is under way")
+        first.close()
+        ended, _ = other.ask("workflow/status", run=found["run"], wait=True)
+    assert (ended["status"], by_name([other])) == ("done", {"a": 1})
+    assert first.spans == other.spans == []
 
 
 @pytest.mark.promise("M52")

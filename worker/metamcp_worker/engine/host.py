@@ -159,10 +159,10 @@ class OrderHost:
             self._link.send(OrderProgress(id=order, message=message, step=step, state=state))
 
     def send_span(self, span: Span) -> None:
-        """Send a span to the front of the order, or to another one; without any it is lost."""
-        link = self._link if self._fronts.has(self._link) else self._fronts.newest
-        if link is not None:
-            link.send(RunSpan(span=span))
+        """Send a span to the front of the order, or drop it if that is gone: a front of an earlier
+        version cannot read it."""
+        if self._link is not None and self._fronts.has(self._link):
+            self._link.send(RunSpan(span=span))
 
     async def ask(
         self,
