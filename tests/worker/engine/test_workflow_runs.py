@@ -16,9 +16,15 @@ from typing import Any
 import pytest
 from msgspec import json
 
+from metamcp_worker.engine.run_journal import JournalError
+from metamcp_worker.engine.workflow_run import RunRecord
+from metamcp_worker.engine.workflow_run_io import RunTrace
+from metamcp_worker.http.mcp_headers import SAMPLED, TraceContext
 from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, RunOwner
+from metamcp_worker.ipc.messages import Span
 from tests.waiting import until
 from tests.worker.engine.engines import (
+    OWNER,
     WAIT_S,
     Engine,
     Peer,
@@ -94,6 +100,35 @@ def test_a_run_of_a_traced_order_has_a_span_with_one_of_each_step_below(tmp_path
         meta = json.decode(ask.meta)
         assert meta["traceparent"] == f"00-{TRACE}-{span.span_id}-01"
         assert run.start <= span.start <= span.end <= run.end
+
+
+@pytest.mark.promise("M88")
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_run_has_a_span_when_it_is_cancelled_and_none_when_its_engine_ends(
+    tmp_path: Path, cancelled: bool
+) -> None:
+    with engine(tmp_path) as running:
+        peer = running.peer({"a": lambda ask: None})
+        peer.trace = TRACEPARENT
+        found, _ = peer.ask("workflow/run", definition=workflow(call("a")), wait=False)
+        until(lambda: peer.asked, "the step is under way")
+        if cancelled:
+            peer.ask("workflow/cancel", run=found["run"])
+        running.replace()
+    told = [(span.name, span.status) for span in peer.spans]
+    status = "the run was cancelled"
+    assert told == ([("step a", status), ("invoke_workflow w", status)] if cancelled else [])
+
+
+@pytest.mark.promise("M88")
+@pytest.mark.parametrize(("error", "count"), [(JournalError("full"), 0), (ValueError(), 2)])
+def test_a_run_that_cannot_be_noted_has_not_ended(error: Exception, count: int) -> None:
+    spans: list[Span] = []
+    record = RunRecord(id="r", name="w", hash="", owner=OWNER)
+    trace = RunTrace(TraceContext(TRACE, "00f067aa0ba902b7", SAMPLED), record, spans.append)
+    with pytest.raises(type(error)), trace.trace_run(), trace.trace_step("a"):
+        raise error
+    assert len(spans) == count
 
 
 @pytest.mark.promise("M88")

@@ -25,7 +25,7 @@ from metamcp_worker.engine import workflow_run
 from metamcp_worker.engine.definition import FOREACH_ITEMS_MAX
 from metamcp_worker.engine.host import OrderHost
 from metamcp_worker.engine.models import NoAnswer
-from metamcp_worker.engine.run_journal import Executor
+from metamcp_worker.engine.run_journal import Executor, JournalError
 from metamcp_worker.engine.workflow import (
     AiStep,
     AnyStep,
@@ -90,12 +90,14 @@ class StepFailed(Exception):
 
 class RunTrace:
     """Spans of a run, whose order is traced: one of the run, and one of each step as its child.
-    `context`: of the order; `send`: takes a span."""
+    `context`: of the order; `send`: takes a span; `sends`: false once another engine is to go on
+    with the run, which has not ended then."""
 
     def __init__(self, context: TraceContext, run: RunRecord, send: Callable[[Span], None]) -> None:
         self._context = context
         self._run = run
         self._send = send
+        self.sends = True
         self._id = secrets.token_hex(SPAN_BYTES)
         self._steps: dict[str, str] = {}
 
@@ -138,6 +140,9 @@ class RunTrace:
         except asyncio.CancelledError:
             error = "cancelled"
             raise
+        except JournalError:
+            self.sends = False
+            raise
         except Exception:
             error = "failed"
             raise
@@ -145,13 +150,13 @@ class RunTrace:
             about["metamcp.run"] = self._run.id
             if error:
                 about["error.type"] = error
-            self._send(
-                Span(
-                    kind="internal", name=name, trace_id=self._context.trace_id, span_id=span_id,
-                    parent_id=parent_id, far=False, flags=self._context.flags, start=began,
-                    end=time.monotonic(), attributes=about, error=error, status=_STATUSES[error],
-                )
+            span = Span(
+                kind="internal", name=name, trace_id=self._context.trace_id, span_id=span_id,
+                parent_id=parent_id, far=False, flags=self._context.flags, start=began,
+                end=time.monotonic(), attributes=about, error=error, status=_STATUSES[error],
             )  # fmt: skip
+            if self.sends:
+                self._send(span)
 
 
 class RunningWorkflow:

@@ -135,6 +135,10 @@ class Workflows:
         return "" if self._journal is None else self._journal.trouble
 
     async def close(self) -> None:
+        """Let go of all runs; the next engine goes on with them."""
+        for run in self._open.values():
+            if run.trace is not None:
+                run.trace.sends = False
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
