@@ -200,3 +200,15 @@ def test_a_key_that_no_file_replaces_encrypts_on(tmp_path: Path, gone: bool) -> 
         (tmp_path / KEY_FILE).unlink()
     stores.put(record("far"))
     assert tokens(tmp_path, KEY) == [f"a-{CANARY}"]
+
+
+def test_a_process_learns_later_that_its_key_is_from_the_file(tmp_path: Path) -> None:
+    write_key(tmp_path, KEY)
+    (tmp_path / KEY_FILE).chmod(0o644)
+    stores = vault(tmp_path)
+    (tmp_path / KEY_FILE).chmod(0o600)
+    stores.put(record("far"))
+    rotate(tmp_path)
+    (tmp_path / KEY_FILE).chmod(0o644)
+    with pytest.raises(VaultUnfit, match="run 'chmod 600'"):
+        stores.put(record("far", access_token="newer"))

@@ -315,7 +315,7 @@ class Vault:
             raise
         if not ring.has(self._key):
             return (self._key,)
-        self._key = ring.keys[0]
+        self._key, self._has_key_of_file = ring.keys[0], True
         return ring.keys
 
     def _remove_unfinished(self) -> None:
