@@ -24,6 +24,9 @@ WALKS = "tests/docs/test_walks.py::test_the_"
 COLLEAGUE = "tests/live/test_another_machine.py::test_four_lines_let_a_colleague_in"
 CONTEXT = "tests/live/test_contexts.py::test_verbs_look_at_and_steer_the_gateway_of_a_context"
 DEB = "tests/packages/test_deb.py::test_"
+JOURNAL = (
+    "tests/systemd/test_service.py::test_the_journal_finds_records_by_their_level_and_their_server"
+)
 SERVICE = "tests/systemd/test_documented.py::test_the_commands_of_the_page_do_what_they_say"
 #: Commands that another test runs, with that test.
 ELSEWHERE = {
@@ -53,6 +56,9 @@ ELSEWHERE = {
         "tests/packages/test_release.py::test_fragments_become_a_section_of_the_changelog"
     ),
     "curl -s http://127.0.0.1:6271/metrics": "tests/docs/test_commands.py::test_metrics_are_read",
+    "journalctl -u metamcp -p warning": JOURNAL,
+    "journalctl -u metamcp METAMCP_SERVER=git": JOURNAL,
+    "journalctl -u metamcp METAMCP_EVENT=order\\ refused -o json": JOURNAL,
     "metamcp keys create laptop --out laptop.key": COLLEAGUE,
     "metamcp serve --config metamcp.toml --listen 0.0.0.0:6270 --auth keys --tls local": COLLEAGUE,
     "metamcp install cursor --url https://gateway.lan:6270/mcp --key-file laptop.key --ca ca.pem": (
