@@ -12,7 +12,7 @@ from tests.packages.checkout import PACKAGERS, ROOT, run
 pytestmark = pytest.mark.process
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FILES = [ROOT / "deploy/gateway.toml", ROOT / "examples/demo/metamcp.toml"]
-ELSEWHERE = ("[project.", "# pyproject.toml")
+ELSEWHERE = ("[project.", "# pyproject.toml", "[contexts.")
 """What a file of another program begins with."""
 
 
