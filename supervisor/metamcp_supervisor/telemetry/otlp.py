@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 from requests.adapters import HTTPAdapter
 
-from metamcp_worker.ipc.messages import Span
+from metamcp_worker.ipc.messages import SPAN_KIND, SPAN_STATUS, Span
 
 TIMEOUT_S = 5.0
 """Maximum seconds of one attempt with all its repetitions, as the library counts them: for the
@@ -51,9 +51,7 @@ it."""
 PAUSE_S_MAX = 60.0
 """Maximum seconds of a pause that a collector asks for."""
 
-_KINDS = {
-    "server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL,
-}  # fmt: skip
+_KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 _LIBRARY = "opentelemetry"
 _REDIRECTS = 300
 """Lowest HTTP status that means that spans were not accepted."""
@@ -263,14 +261,17 @@ class Exporter:
         if span.parent_id:
             far = int(span.parent_id, 16)
             parent = SpanContext(trace_id, far, span.far, flags, state)
+        attributes = dict(span.attributes)
+        kind = _KINDS.get(str(attributes.pop(SPAN_KIND, span.kind)), SpanKind.INTERNAL)
+        status = str(attributes.pop(SPAN_STATUS, "")) or None
         return ReadableSpan(
             name=span.name,
             context=SpanContext(trace_id, int(span.span_id, 16), False, flags, state),
             parent=parent,
             resource=self._resource,
-            attributes=span.attributes,
-            kind=_KINDS[span.kind],
-            status=Status(StatusCode.ERROR, span.status or None) if span.error else Status(),
+            attributes=attributes,
+            kind=kind,
+            status=Status(StatusCode.ERROR, status) if span.error else Status(),
             start_time=since_ns + round(span.start * 1e9),
             end_time=since_ns + round(span.end * 1e9),
             instrumentation_scope=self._scope,

@@ -28,7 +28,6 @@ from metamcp_worker.ipc.engine_runs import (
     OrderDone,
     OrderProgress,
     RunOwner,
-    RunSpan,
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Span
@@ -39,7 +38,7 @@ MAIN = (
     "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
 )
 OWNER = RunOwner(endpoint="default", name="local")
-_read = codec.reader(HostAsk | HostDrop | OrderDone | OrderProgress | RunSpan)
+_read = codec.reader(HostAsk | HostDrop | OrderDone | OrderProgress)
 Tool = Callable[[HostAsk], HostDone | None]
 
 
@@ -130,7 +129,7 @@ class Peer:
                 self.ended = True
                 self._news.notify_all()
 
-    def _heard(self, message: HostAsk | HostDrop | OrderDone | OrderProgress | RunSpan) -> None:
+    def _heard(self, message: HostAsk | HostDrop | OrderDone | OrderProgress) -> None:
         match message:
             case HostAsk(kind="describe") as ask:
                 hints = {"annotations": {"readOnlyHint": ask.name in self.harmless}}
@@ -143,9 +142,10 @@ class Peer:
                 with self._news:
                     self._done[done.id] = done
                     self._news.notify_all()
-            case OrderProgress() as progress:
+            case OrderProgress(span=None) as progress:
                 self.progress.append(progress)
-            case RunSpan(span=span):
+            case OrderProgress(span=span):
+                assert span is not None
                 self.spans.append(span)
             case HostDrop() as drop:
                 self.dropped.append(drop)

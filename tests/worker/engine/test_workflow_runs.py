@@ -21,7 +21,7 @@ from metamcp_worker.engine.workflow_run import RunRecord
 from metamcp_worker.engine.workflow_run_io import RunTrace
 from metamcp_worker.http.mcp_headers import SAMPLED, TraceContext
 from metamcp_worker.ipc.engine_runs import HostAsk, HostDone, RunOwner
-from metamcp_worker.ipc.messages import Span
+from metamcp_worker.ipc.messages import INTERNAL, SPAN_KIND, SPAN_STATUS, Span
 from tests.waiting import until
 from tests.worker.engine.engines import (
     OWNER,
@@ -92,11 +92,18 @@ def test_a_run_of_a_traced_order_has_a_span_with_one_of_each_step_below(tmp_path
         "failed",
     )
     assert run.attributes["metamcp.run"] == found["run"]
-    told = [(span.attributes["metamcp.step"], span.error, span.status) for span in below]
+    told = [
+        (span.attributes["metamcp.step"], span.error, span.attributes.get(SPAN_STATUS, ""))
+        for span in below
+    ]
     failed = "failed", "the step failed"
     assert told == [("a", "", ""), ("b", *failed), ("each[0]/c", "", ""), ("last", *failed)]
     for span, ask in zip(below, peer.asked, strict=True):
-        assert (span.trace_id, span.parent_id, span.kind) == (TRACE, run.span_id, "internal")
+        assert (span.trace_id, span.parent_id, span.attributes[SPAN_KIND]) == (
+            TRACE,
+            run.span_id,
+            INTERNAL,
+        )
         meta = json.decode(ask.meta)
         assert meta["traceparent"] == f"00-{TRACE}-{span.span_id}-01"
         assert run.start <= span.start <= span.end <= run.end
@@ -115,7 +122,7 @@ def test_a_run_has_a_span_when_it_is_cancelled_and_none_when_its_engine_ends(
         if cancelled:
             peer.ask("workflow/cancel", run=found["run"])
         running.replace()
-    told = [(span.name, span.status) for span in peer.spans]
+    told = [(span.name, span.attributes.get(SPAN_STATUS, "")) for span in peer.spans]
     status = "the run was cancelled"
     assert told == ([("step a", status), ("invoke_workflow w", status)] if cancelled else [])
 

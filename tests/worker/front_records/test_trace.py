@@ -15,7 +15,7 @@ from metamcp_worker.front_calls.server_links import Call, ServerLink, Wire
 from metamcp_worker.front_records.trace import PENDING_MAX, UNDER_WAY_MAX, Tracing
 from metamcp_worker.ipc import audit_records, codec, messages
 from metamcp_worker.ipc.frames import CallFrame
-from metamcp_worker.ipc.messages import ServerCallTimes, Span
+from metamcp_worker.ipc.messages import SPAN_STATUS, ServerCallTimes, Span
 
 pytestmark = pytest.mark.promise("M88")
 
@@ -196,13 +196,13 @@ async def test_a_failure_is_told_as_the_metrics_tell_it() -> None:
     ):
         for span in over(tracing, begun(tracing), code, outcome):
             assert (span.error, span.attributes["error.type"]) == (outcome, outcome)
-            assert span.status == sentence
+            assert span.attributes.get(SPAN_STATUS, "") == sentence
             said = span.attributes.get("rpc.response.status_code")
             assert said == (str(code) if code else None)
     tracing.on_call_end(sent(begun(tracing)), None, "cancelled", 12.0)
     server, client = tracing.take(9)[0]
     assert server.error == client.error == "cancelled"
-    assert server.status == "the call was cancelled"
+    assert server.attributes.get(SPAN_STATUS, "") == "the call was cancelled"
     assert (client.start, client.end) == (10.0, 12.0), "no worker told when"
     assert "network.transport" not in client.attributes
 
@@ -248,7 +248,7 @@ async def test_a_server_that_is_down_is_told_with_the_reason_and_without_the_mes
         body = codec.dump({"code": -10001, "message": "secret", "data": {"reason": reason}})
         tracing.on_call_end(begun(tracing), CallAnswer(body, -10001), "-10001", 12.0)
         (span,) = tracing.take(9)[0]
-        assert span.status == f"the server is not available{sentence}"
+        assert span.attributes.get(SPAN_STATUS, "") == f"the server is not available{sentence}"
         assert "secret" not in codec.dump(span).decode()
 
 
@@ -269,7 +269,10 @@ async def test_a_call_whose_server_has_not_been_up_has_a_span_when_it_is_refused
     assert (waited.start, waited.end) == (1.0, 5.0)
     for span in (at_once, waited):
         assert (span.kind, span.name, span.parent_id) == ("server", "tools/call git__t", SPAN)
-        assert (span.error, span.status) == ("-10001", "the server is not available")
+        assert (span.error, span.attributes.get(SPAN_STATUS, "")) == (
+            "-10001",
+            "the server is not available",
+        )
         assert span.attributes["metamcp.server"] == "git"
         assert span.attributes["jsonrpc.request.id"] == "4"
         assert "metamcp.call.id" not in span.attributes, "no figure counts it"
@@ -336,7 +339,7 @@ async def test_a_question_of_a_server_is_a_child_of_the_span_towards_it(
     asked, _, client = over(tracing, call)
     assert (asked.kind, asked.name) == ("client", "elicitation/create")
     assert (asked.parent_id, asked.start, asked.end) == (client.span_id, 10.2, 11.0)
-    assert (asked.error, asked.status) == (outcome, sentence)
+    assert (asked.error, asked.attributes.get(SPAN_STATUS, "")) == (outcome, sentence)
 
 
 @pytest.mark.parametrize(

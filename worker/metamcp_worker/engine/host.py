@@ -25,7 +25,6 @@ from metamcp_worker.ipc.engine_runs import (
     OrderDone,
     OrderProgress,
     RunOwner,
-    RunSpan,
 )
 from metamcp_worker.ipc.errors import TooLarge
 from metamcp_worker.ipc.messages import Span
@@ -64,7 +63,7 @@ class EngineLink:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
 
-    def send(self, message: HostAsk | HostDrop | OrderProgress | OrderDone | RunSpan) -> None:
+    def send(self, message: HostAsk | HostDrop | OrderProgress | OrderDone) -> None:
         """Send a message, or drop it if the connection has ended."""
         if self._writer is None or self._writer.is_closing():
             return
@@ -162,7 +161,7 @@ class OrderHost:
         """Send a span to the front of the order, or drop it if that is gone: a front of an earlier
         version cannot read it."""
         if self._link is not None and self._fronts.has(self._link):
-            self._link.send(RunSpan(span=span))
+            self._link.send(OrderProgress(id=0, span=span))
 
     async def ask(
         self,

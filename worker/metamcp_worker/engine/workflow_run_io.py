@@ -56,7 +56,7 @@ from metamcp_worker.http import mcp_headers
 from metamcp_worker.http.mcp_headers import SPAN_BYTES, TraceContext
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import HostDone, Kind, RunOwner
-from metamcp_worker.ipc.messages import Span, Value
+from metamcp_worker.ipc.messages import INTERNAL, SPAN_KIND, SPAN_STATUS, Span, Value
 
 ANSWER_S_MAX = 5.0
 """Seconds beyond its time limit in which a front reports that a call is over."""
@@ -68,7 +68,7 @@ when all processes are killed, the end of another one may be seen first."""
 KEY = "io.metamcp/idempotency-key"
 
 _OPERATION = "invoke_workflow"
-_STATUSES = {"": "", "failed": "the step failed", "cancelled": "the run was cancelled"}
+_STATUSES = {"failed": "the step failed", "cancelled": "the run was cancelled"}
 
 
 class Complete(Protocol):
@@ -147,13 +147,13 @@ class RunTrace:
             error = "failed"
             raise
         finally:
-            about["metamcp.run"] = self._run.id
+            about |= {"metamcp.run": self._run.id, SPAN_KIND: INTERNAL}
             if error:
-                about["error.type"] = error
+                about |= {"error.type": error, SPAN_STATUS: _STATUSES[error]}
             span = Span(
-                kind="internal", name=name, trace_id=self._context.trace_id, span_id=span_id,
+                kind="client", name=name, trace_id=self._context.trace_id, span_id=span_id,
                 parent_id=parent_id, far=False, flags=self._context.flags, start=began,
-                end=time.monotonic(), attributes=about, error=error, status=_STATUSES[error],
+                end=time.monotonic(), attributes=about, error=error,
             )  # fmt: skip
             if self.sends:
                 self._send(span)

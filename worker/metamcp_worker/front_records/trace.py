@@ -347,6 +347,8 @@ def _span(
         attributes["error.type"] = failure.error
     if failure.code:
         attributes["rpc.response.status_code"] = str(failure.code)
+    if failure.status:
+        attributes[messages.SPAN_STATUS] = failure.status
     return Span(
         kind=kind,
         name=name,
@@ -360,7 +362,6 @@ def _span(
         attributes=attributes,
         state=traced.state,
         error=failure.error,
-        status=failure.status,
     )
 
 

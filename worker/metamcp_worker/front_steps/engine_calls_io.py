@@ -38,7 +38,6 @@ from metamcp_worker.ipc.engine_runs import (
     HostDrop,
     OrderDone,
     OrderProgress,
-    RunSpan,
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import Code, ProtocolError
@@ -63,7 +62,7 @@ _LATE = "the call got no answer in {:g} s"
 _DROPPED = "the run that made this call does not wait for it"
 
 log = logging.getLogger("metamcp.front")
-_read = codec.reader(OrderProgress | OrderDone | HostAsk | HostDrop | RunSpan)
+_read = codec.reader(OrderProgress | OrderDone | HostAsk | HostDrop)
 
 
 class OrderUnderWay:
@@ -202,7 +201,7 @@ class EngineCalls:
         message = _read(body)
         if isinstance(message, HostAsk):
             self._on_ask(message)
-        elif isinstance(message, RunSpan):
+        elif isinstance(message, OrderProgress) and message.span is not None:
             if self._calls.traces is not None:
                 self._calls.traces.on_span(message.span)
         elif isinstance(message, HostDrop):

@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from metamcp_worker.ipc import messages
 from metamcp_worker.ipc.code_runs import FRAME, FRAME_BYTES_MAX
 from metamcp_worker.ipc.envelope import Message
-from metamcp_worker.ipc.messages import Span
 
 __all__ = ["FRAME", "FRAME_BYTES_MAX"]  # the other names as well
 
@@ -136,7 +136,8 @@ class AbandonOrder(Message, frozen=True, kw_only=True):
 
 class OrderProgress(Message, frozen=True, kw_only=True):
     """Engine: an order goes on. `progress` grows; `total`: 0 if not known. Operators also get each
-    state of a `step`, without progress: path and status as of `workflow/status`."""
+    state of a `step`, without progress: path and status as of `workflow/status`. `span`: of a run
+    or a step of a traced order that has ended, without anything else; `id` is 0 then."""
 
     id: int
     progress: float = 0.0
@@ -144,6 +145,7 @@ class OrderProgress(Message, frozen=True, kw_only=True):
     message: str = ""
     step: str = ""
     state: str = ""
+    span: messages.Span | None = None
 
 
 class OrderDone(Message, frozen=True, kw_only=True):
@@ -154,12 +156,6 @@ class OrderDone(Message, frozen=True, kw_only=True):
     text: str
     structured: Raw = Raw(b"{}")
     failed: bool = False
-
-
-class RunSpan(Message, frozen=True, kw_only=True):
-    """Engine: span of a run of a workflow, or of one of its steps, that has ended."""
-
-    span: Span
 
 
 class HostAsk(Message, frozen=True, kw_only=True):

@@ -519,17 +519,21 @@ _LAYOUT = struct.Struct("!Qdd?")
 _BRACE = b"{"
 
 Value = str | int | bool
+SPAN_KIND, INTERNAL = "span.kind", "internal"
+"""Attribute and its value for a span that is neither towards a client nor towards a server."""
+SPAN_STATUS = "otel.status_description"
+"""Attribute with a sentence about an error."""
 
 
 class Span(Struct, frozen=True, gc=False, array_like=True):
     """Span of a trace. A traced call has two: `kind` is `server` for the gateway's span towards its
-    client, `client` for the span towards the server; `internal` is a run of a workflow, or one of
-    its steps. `trace_id`, `span_id`, `parent_id`:
+    client, `client` for the span towards the server. `trace_id`, `span_id`, `parent_id`:
     hexadecimal, `parent_id` empty at the beginning of a trace; `far`: the parent is a span of
     another program. `start`, `end`: monotonic seconds. `state`: the `tracestate` of the request.
-    `error`: as in the metrics, empty for a call that succeeded; `status`: a sentence about it."""
+    `error`: as in the metrics, empty for a call that succeeded. SPAN_KIND and SPAN_STATUS are in
+    `attributes`, because a program of another version could not read another member."""
 
-    kind: Literal["server", "client", "internal"]
+    kind: Literal["server", "client"]
     name: str
     trace_id: str
     span_id: str
@@ -541,7 +545,6 @@ class Span(Struct, frozen=True, gc=False, array_like=True):
     attributes: dict[str, Value]
     state: str = ""
     error: str = ""
-    status: str = ""
 
 
 class Spans(Message, frozen=True, kw_only=True):
