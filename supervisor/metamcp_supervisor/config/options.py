@@ -183,7 +183,7 @@ _CORE: tuple[Option, ...] = (
     Option("log", "levels", "table of strings", "{}", "in place",
            'The same for single rooms and libraries: `levels = { http = "debug" }`.'),
     Option("log", "server_max", "size", '"1M"', "in place",
-           "Of the lines of one server in a minute; more are counted and left out.", low="1K"),
+           "Maximum for the lines of one server in a minute; further ones are left out.", low="1K"),
     Option("recording", "calls", "choice", '"off"', "in place",
            "`metadata`: what was called, how long it took, how it ended; `full`: bodies too.",
            ("off", "metadata", "full")),

@@ -135,10 +135,6 @@ class FrontLinks:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FRONT_S_MAX):
                     await self._came.wait()
-        return self.newest
-
-    @property
-    def newest(self) -> EngineLink | None:
         return next(reversed(self._links), None)
 
 
