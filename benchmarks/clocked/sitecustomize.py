@@ -72,8 +72,7 @@ def in_supervisor() -> None:
     put_in(awaited, "write", Store, "write")
 
 
-if VARIABLE in os.environ:
-    if {"metamcp_worker", "nursery"} <= set(sys.orig_argv):
-        in_fronts()
-    elif {"metamcp_supervisor", "serve"} <= set(sys.orig_argv):
-        in_supervisor()
+# The nursery is a fork of this program.
+if VARIABLE in os.environ and {"metamcp_supervisor", "serve"} <= set(sys.orig_argv):
+    in_fronts()
+    in_supervisor()

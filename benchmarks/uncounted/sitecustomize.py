@@ -1,10 +1,10 @@
 """A gateway that counts no calls: `rigs.uncounted` puts this folder into the path of one, and
 Python imports this file by its name at every start.
 
-Only the nursery goes on from here, before it forks: there everything that a front and a worker do
-with a call so that it is counted is replaced by nothing, and no call is timed in each part of the
-gateway. What is left of counting is the call of each empty function and the test whether a call is
-timed. What is to be replaced must be there: with another name for it the nursery does not start.
+Only a gateway goes on from here, before it forks its nursery: everything that a front and a worker
+do with a call so that it is counted is replaced by nothing, and no call is timed in each part of
+the gateway. What is left of counting is the call of each empty function and the test whether a call
+is timed. What is to be replaced must be there: with another name for it the gateway does not start.
 """
 
 import sys
@@ -34,5 +34,5 @@ def take_out() -> None:
         setattr(owner, name, instead)
 
 
-if {"metamcp_worker", "nursery"} <= set(sys.orig_argv):
+if {"metamcp_supervisor", "serve"} <= set(sys.orig_argv):  # its nursery is a fork of it
     take_out()

@@ -1,9 +1,15 @@
 """The `metamcp` command: finds the verb, imports only its file, and runs it."""
 
+import sys
+
+from metamcp_supervisor.processes import nursery_start
+
+if sys.argv[1:2] in (["up"], ["serve"]) and not {"-h", "--help"} & {*sys.argv}:
+    nursery_start.fork_early()  # now, because click loads modules that a nursery loads differently
+
 import importlib
 import os
 import shlex
-import sys
 
 import click
 
@@ -290,10 +296,6 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         helps = {*self.get_help_option_names(ctx)} & {*args} or ctx.resilient_parsing
-        if word in STAYING and not helps:
-            from metamcp_supervisor.processes import nursery_start
-
-            nursery_start.execute_early()
         if word not in verbs() and not word.startswith("-") and not ctx.resilient_parsing:
             message = f"no command is named {word!r}; {_explain_unknown(word)}"
             if "--json" in args:

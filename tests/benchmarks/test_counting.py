@@ -84,9 +84,9 @@ print(len(stats.calls()), 31 & figures.MASK == figures.MASK)
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(("metamcp_worker", "nursery"), "0 False"), (("metamcp_worker", "connect"), "1 True")],
+    [(("metamcp_supervisor", "serve"), "0 False"), (("metamcp_worker", "connect"), "1 True")],
 )
-def test_counting_is_taken_out_of_the_nursery_and_of_nothing_else(
+def test_counting_is_taken_out_of_the_gateway_and_of_nothing_else(
     arguments: tuple[str, ...], said: str
 ) -> None:
     done = subprocess.run(

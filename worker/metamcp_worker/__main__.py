@@ -13,9 +13,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in PROGRAMS:
         sys.stderr.write(f"usage: python -m metamcp_worker {{{','.join(PROGRAMS)}}} …\n")
         return os.EX_USAGE
-    lazy_import.put_off_hooks()
-    lazy_import.import_when_used("asyncio.sslproto", "locale", "msgspec.inspect")
-    lazy_import.import_without("typing_extensions", "msgspec")
+    lazy_import.prepare()
     code = importlib.import_module(PROGRAMS[argv[0]]).main(argv[1:])
     assert isinstance(code, int)
     return code

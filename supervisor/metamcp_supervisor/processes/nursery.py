@@ -22,7 +22,9 @@ from msgspec import Struct, structs
 from metamcp_supervisor.processes import nursery_process, nursery_start
 from metamcp_supervisor.processes.heartbeats import Stacks
 from metamcp_supervisor.processes.nursery_process import (
+    ChildProcess,
     ForkedWorker,
+    InheritedChild,
     NotForked,
     NurseryDown,
     NurseryGone,
@@ -360,10 +362,7 @@ class Nursery:
 
     async def _launch(self) -> None:
         """Start a nursery and wait for its Born. Raises NurseryDown; `_bury` then cleans up."""
-        try:
-            process, ours = nursery_start.execute(self._command)
-        except OSError as error:
-            raise NurseryDown(f"the nursery did not start: {error}") from None
+        process, ours = self._begin()
         life = self._life = NurseryRun(process, asyncio.get_running_loop().create_future())
         self._converse(life, ours)
         reason = "it closed its control socket"
@@ -379,6 +378,16 @@ class Nursery:
             self._on_event(f"the nursery could not preload {missing}")
         self.tune()
         self._settled.set()
+
+    def _begin(self) -> tuple[ChildProcess, socket.socket]:
+        """Take the nursery that was forked early, or execute one. Raises NurseryDown."""
+        if self._command == DEFAULT_COMMAND and (early := nursery_start.take_early()):
+            pid, ours = early
+            return InheritedChild(pid), ours
+        try:
+            return nursery_start.execute(self._command)
+        except OSError as error:
+            raise NurseryDown(f"the nursery did not start: {error}") from None
 
     def _converse(self, life: NurseryRun, ours: socket.socket) -> packets.Channel:
         life.channel = packets.Channel(

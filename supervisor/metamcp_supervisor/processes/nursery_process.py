@@ -63,7 +63,7 @@ class ChildProcess(Protocol):
 
 
 class InheritedChild:
-    """A child that a previous program has started in this process."""
+    """A child that was forked in this process, by this program or a previous one."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

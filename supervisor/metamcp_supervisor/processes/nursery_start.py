@@ -1,22 +1,31 @@
-"""The start of a nursery process, before this program has imported the rest of itself.
+"""The start of a nursery process.
 
-Owns: executing the nursery, and the one that was executed early. Never: its life (`nursery`).
+Owns: executing the nursery, and the one that was forked early, before this program has imported the
+rest of itself. Never: its life (`nursery`).
 
-Supervisor and nursery take about as long for their imports, so both import at once where there are
-two processors. Only the standard library at the top: whatever is imported here delays both.
+Supervisor and nursery need a common base of modules. A program that begins imports the base once
+and forks the nursery; then both import the rest, at once where there are two processors. Two
+programs would take a third more processor time, and memory for the base twice. Only the standard
+library at the top: whatever is imported here delays both.
 """
 
 import atexit
 import contextlib
+import gc
+import importlib
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 NO_PROC = "/dev/fd is not there, most likely because /proc is empty; mount proc at /proc"
 # Without -P the folder in which the gateway is started could bring modules of its own.
+NURSERY = "metamcp_worker.runtime.nursery"
 DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 HANDOVER = "METAMCP_HANDOVER"
 """Variable for a program that takes over a gateway, with its nursery: the number of the descriptor
@@ -25,21 +34,43 @@ OF_THE_MAIN_PROCESS = ("LISTEN_", "NOTIFY_SOCKET", "WATCHDOG_")
 """Beginnings of variables by which systemd speaks to the main process alone."""
 
 LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)
-"""Limits that this program changes for itself after it has started a nursery early."""
+"""Limits that this program changes for itself after it has forked a nursery."""
+BASE = (
+    "metamcp_worker.access.door",
+    "metamcp_worker.access.use_limits",
+    "metamcp_worker.confinement.denials",
+    "metamcp_worker.http.serve",
+    "metamcp_worker.ipc.builtin_definitions",
+    "metamcp_worker.ipc.engine_runs",
+    "metamcp_worker.ipc.exposed_names",
+    "metamcp_worker.ipc.validation",
+    "metamcp_worker.runtime.after_fork",
+    "metamcp_worker.runtime.memory",
+)
+"""Modules that a gateway and its nursery both import, with what these import."""
 
-NurseryProcess = tuple["subprocess.Popen[bytes]", socket.socket]
-"""A nursery, and the supervisor's end of its control socket."""
-_early: list[NurseryProcess] = []
+_early: list[tuple[int, socket.socket]] = []
+"""The nursery that was forked and that nobody has taken yet: its process, and the supervisor's end
+of its control socket."""
 
 
-def execute(command: Sequence[str] = DEFAULT_COMMAND) -> NurseryProcess:
-    """Start a nursery, or return the one that was started early. Raises OSError."""
-    if _early and tuple(command) == DEFAULT_COMMAND:
-        process, ours = _early.pop()
-        for limit in LIMITS if hasattr(resource, "prlimit") else ():
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(process.pid, limit, resource.getrlimit(limit))
-        return process, ours
+def take_early() -> tuple[int, socket.socket] | None:
+    """Return the process and the control socket of the nursery that was forked early, once; None if
+    there is none."""
+    if not _early:
+        return None
+    pid, ours = _early.pop()
+    for limit in LIMITS if hasattr(resource, "prlimit") else ():
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, limit, resource.getrlimit(limit))
+    return pid, ours
+
+
+def execute(
+    command: Sequence[str] = DEFAULT_COMMAND,
+) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """Start a nursery. Return it and the supervisor's end of its control socket. Raises
+    OSError."""
     if not os.path.exists("/dev/fd"):
         raise OSError(NO_PROC)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,21 +93,68 @@ def execute(command: Sequence[str] = DEFAULT_COMMAND) -> NurseryProcess:
     return process, ours
 
 
-def execute_early() -> None:
-    """Start a nursery now, unless this program takes one over. A nursery that nobody uses ends with
-    this program. A failure is reported when it is tried again."""
+def fork_early() -> None:
+    """Fork a nursery now, unless this program takes one over. A nursery that nobody takes ends with
+    this program. A failure is reported when a nursery is executed in its place."""
     if HANDOVER in os.environ:
         return
-    with contextlib.suppress(OSError):
+    from metamcp_worker.runtime import lazy_import
+
+    lazy_import.prepare()
+    for module in BASE:
+        importlib.import_module(module)
+    gc.freeze()  # the collector will not touch, and so not copy, the pages of the base
+    with contextlib.suppress(OSError), contextlib.ExitStack() as undo:
         for standard in range(3):  # a socket must not take the number of a closed one
             os.fstat(standard)
-        _early.append(execute())
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        with theirs:
+            if not (pid := os.fork()):
+                _become_nursery(theirs.fileno())
+        undo.pop_all()
+        _early.append((pid, ours))
         atexit.register(_end)
+    lazy_import.catch_up_hooks()
+
+
+def _become_nursery(fd: int) -> NoReturn:
+    """Run the nursery in the process that was forked for it, to its end."""
+    code = os.EX_SOFTWARE
+    try:
+        os.setsid()  # ^C on the terminal is the supervisor's alone
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)  # nothing below the nursery writes into the output of the command
+        for name in [name for name in os.environ if name.startswith(OF_THE_MAIN_PROCESS)]:
+            del os.environ[name]
+        if not sys.flags.safe_path:
+            del sys.path[0]  # the folder of the program, or the one in which it is started
+        _set_command_line(b"metamcp_worker nursery")
+        code = importlib.import_module(NURSERY).main(["--fd", str(fd)])
+    finally:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        os._exit(code)
+
+
+def _set_command_line(line: bytes) -> None:
+    """Set the command line that `ps` shows for this process, so that it is not taken for the
+    supervisor. Without /proc it stays."""
+    with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as stat:
+        start, end = map(int, stat.read().rpartition(b")")[2].split()[_ARGUMENTS])
+        with open("/proc/self/mem", "wb", 0) as memory:
+            memory.seek(start)
+            memory.write(line[: end - start - 1].ljust(end - start, b"\0"))
+
+
+_ARGUMENTS = slice(45, 47)
+"""Where the command line begins and ends: fields 48 and 49 of `/proc/PID/stat`, counted after the
+name of the process."""
 
 
 def _end() -> None:
-    while _early:
-        process, ours = _early.pop()
+    while early := take_early():
+        pid, ours = early
         ours.close()
-        process.kill()
-        process.wait()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

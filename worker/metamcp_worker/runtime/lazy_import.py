@@ -2,8 +2,8 @@
 
 Owns: an import during which another module seems to be missing, or packages seem to be empty;
 modules that are not read before something of them is used; hooks of the standard library that forks
-of the nursery do without, and that a worker registers. Never: which process can do without which
-module, hooks of other modules.
+of the nursery do without, and that a worker registers; what a nursery does without. Never: what
+other processes can do without, hooks of other modules.
 
 asyncio loads `ssl`, which takes a MiB, and msgspec loads `typing_extensions`, a quarter of a MiB;
 both also work without. Other libraries need modules at import that they hardly ever use, such as
@@ -37,6 +37,14 @@ _REGISTER = "register_at_fork"
 _hooks: list[dict[str, Callable[[], object]]] = []
 _MISSING = cast(ModuleType, None)
 """Entry of `sys.modules` that makes an import fail as if the module did not exist."""
+
+
+def prepare() -> None:
+    """Let what a nursery imports from now on be light for its workers. Call this before all other
+    imports."""
+    put_off_hooks()
+    import_when_used("asyncio.sslproto", "locale", "msgspec.inspect")
+    import_without("typing_extensions", "msgspec")
 
 
 def import_without(module: str, name: str) -> None:
