@@ -16,7 +16,7 @@ from tests.live import processes
 from tests.live.client import MODERN, Client
 from tests.live.gateway import fake
 from tests.live.load import Callers
-from tests.live.upgradable import CALLED, NEXT, SERVERS, Upgradable
+from tests.live.upgradable import CALLED, NEXT, SERVERS, Upgradable, wait_for_answers
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M79")]
@@ -58,13 +58,9 @@ def test_an_upgrade_under_load_costs_no_call_no_session_and_no_process() -> None
             Callers(gateway.port, CALLED, callers=2) as legacy,
             Callers(gateway.port, CALLED, callers=2, era=MODERN) as modern,
         ):
-            until(lambda: min(legacy.tally.right, modern.tally.right) > 50, "calls are answered")
+            wait_for_answers(legacy, modern)
             said = gateway.upgrade()
-            done = legacy.tally.right, modern.tally.right
-            until(
-                lambda: legacy.tally.right > done[0] + 50 and modern.tally.right > done[1] + 50,
-                "calls are answered still",
-            )
+            wait_for_answers(legacy, modern)
         for tally in (legacy.tally, modern.tally):
             assert (tally.wrong, tally.errors, tally.refused, tally.broken) == ([], {}, 0, 0)
         assert said.startswith(f"upgraded: {before['version']} → {NEXT} in ")
@@ -111,12 +107,11 @@ def test_a_build_whose_messages_have_more_takes_over_under_load_and_gives_back(
     gateway.change("ipc/spec.py", SPEC, f"{SPEC}\n    colour: str = 'blue'")
     pids = gateway.pids()
     with Callers(gateway.port, CALLED, callers=2) as callers:
-        until(lambda: callers.tally.right > 50, "calls are answered")
+        wait_for_answers(callers)
         gateway.upgrade()
         shutil.rmtree(gateway.packages / "metamcp_worker")
         gateway.upgrade()
-        done = callers.tally.right
-        until(lambda: callers.tally.right > done + 50, "calls are answered still")
+        wait_for_answers(callers)
     tally = callers.tally
     assert (tally.wrong, tally.errors, tally.refused, tally.broken) == ([], {}, 0, 0)
     assert gateway.pids() == pids

@@ -11,11 +11,26 @@ import metamcp_supervisor
 import metamcp_worker
 from tests.live import processes
 from tests.live.gateway import Gateway, fake
+from tests.live.load import Callers
 from tests.waiting import until
 
 CALLED = ["old", "new"]
 SERVERS = {"old": fake("--era", "legacy"), "new": fake("--era", "modern")}
 NEXT = "9.9.9"
+
+
+ANSWERS = 50
+
+
+def wait_for_answers(*callers: Callers) -> None:
+    """Wait until each of them has got some more right answers."""
+    before = [each.tally.right for each in callers]
+    until(
+        lambda: all(
+            each.tally.right > right + ANSWERS for each, right in zip(callers, before, strict=True)
+        ),
+        "calls are answered",
+    )
 
 
 class Upgradable(Gateway):

@@ -527,7 +527,8 @@ class Config(PrivateStruct, frozen=True, kw_only=True):
     workflows: WorkflowFiles = WorkflowFiles()
     ai: AiConfig = AiConfig()
     """Without a `url` if no model is configured."""
-    notify: HookConfig = HookConfig(on=("approval",))
+    notify: tuple[str, ...] = ()
+    """Command of `[notify]`; empty without one."""
     hooks: HookConfig = HookConfig()
     metrics: MetricsConfig = MetricsConfig()
     traces: TracesConfig = TracesConfig()

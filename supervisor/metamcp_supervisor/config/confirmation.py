@@ -55,7 +55,7 @@ def parts(config: Config) -> Mapping[str, str]:
     }
     contents |= {_PROGRAM + reference: reference for reference in config.programs}
     contents |= {_SENT: sent} if (sent := _outgoing_values(config)) else {}
-    contents |= {_NOTIFY: config.notify.command} if config.notify.command else {}
+    contents |= {_NOTIFY: config.notify} if config.notify else {}
     contents |= {_HOOKS: config.hooks.command} if config.hooks.command else {}
     return {
         name: hashlib.sha256(ascii(content).encode()).hexdigest()[:DIGITS]
@@ -74,7 +74,7 @@ def digest(config: Config, file: str) -> str:
         file,
         servers,
         *filter(None, [config.programs, _outgoing_values(config)]),
-        *filter(None, [config.notify.command, config.hooks.command]),
+        *filter(None, [config.notify, config.hooks.command]),
     ]
     return hashlib.sha256(ascii(everything).encode()).hexdigest()
 
@@ -144,7 +144,7 @@ def question(config: Config, file: str, confirmed: Collection[str] = ()) -> str:
     for name, text in _outgoing_values(config) if _SENT in new else ():
         lines.append(f"  it sends: {printable(name)}={printable(_mask_secret(name, text))}")
     if _NOTIFY in new:
-        lines.append(f"  when something waits: {_json(config.notify.command)}")
+        lines.append(f"  when something waits: {_json(config.notify)}")
     if _HOOKS in new:
         lines.append(f"  on {', '.join(config.hooks.on)}: {_json(config.hooks.command)}")
     programs = (each for each in config.programs if _PROGRAM + each in new)

@@ -31,7 +31,6 @@ from metamcp_supervisor.config.config import (
     AnyAddress,
     AuditConfig,
     Endpoint,
-    HookConfig,
     MetricsConfig,
     RecordingConfig,
     Server,
@@ -116,8 +115,8 @@ _TABLES: Mapping[str, Callable[[Table, ReferenceResolver, Path], object]] = {
     "code": lambda table, *_: sections.read_code(table),
     "consent": lambda table, *_: policy_rules.read_consent(table),
     "ai": lambda table, resolving, _: sections.read_ai(table, resolving),
-    "notify": lambda table, *_: program.read_hook(table, HookConfig(on=("approval",))),
-    "hooks": lambda table, *_: program.read_hook(table, HookConfig()),
+    "notify": lambda table, *_: program.read_hook(table).command,
+    "hooks": lambda table, *_: program.read_hook(table),
     "metrics": lambda table, *_: MetricsConfig(**table.settings()),
     "traces": lambda table, resolving, _: sections.traces(table, resolving),
 }

@@ -53,9 +53,9 @@ def read(
     return server
 
 
-def read_hook(table: Table, default: HookConfig) -> HookConfig:
+def read_hook(table: Table) -> HookConfig:
     """Return `[notify]` or `[hooks]`. References in the command are not expanded."""
-    hook = replace(default, **table.settings())
+    hook = HookConfig(**table.settings())
     words = table.texts("command") if table.has("command") else ()
     if words is None:
         return hook

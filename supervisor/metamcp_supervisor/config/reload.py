@@ -127,7 +127,7 @@ def fingerprint(config: Config) -> str:
             [_plain(config.traces), _plain(config.ai)],
             [_plain(config.table(table.record)) for table in feature_tables()],
             config.policies,
-            [_plain(config.notify), _plain(config.hooks)],
+            [config.notify, _plain(config.hooks)],
             [_plain(config.servers[name]) for name in sorted(config.servers)],
             [_plain(config.namespaces[name]) for name in sorted(config.namespaces)],
             [_plain(config.endpoints[name]) for name in sorted(config.endpoints)],
@@ -239,8 +239,14 @@ def _fate(was: bool, now: bool) -> str:
     return "changed" if was and now else "added" if now else "removed"
 
 
+def _notify(old: Sequence[str], new: Sequence[str]) -> Iterator[PlannedChange]:
+    if old != new:
+        yield PlannedChange(server="[notify]", action="in-place", why="command changed")
+
+
 _FIND: Mapping[str, Callable[[Any, Any], Iterator[PlannedChange]]] = {
     "middleware": _middleware,
+    "notify": _notify,
     "policies": _policies,
 }
 

@@ -210,7 +210,7 @@ _TABLES: Mapping[str, Callable[[Any], object]] = {
     "middleware": lambda lines: list(map(_middleware, lines)),
     "consent": lambda consent: show("consent", consent, rules=list(map(_rule, consent.rules))),
     "ai": lambda ai: show("ai", ai, **show_service(ai)),
-    "notify": lambda notify: {"command": list(mask_arguments(notify.command))},
+    "notify": lambda notify: {"command": list(mask_arguments(notify))},
     "hooks": lambda hooks: show("hooks", hooks, command=list(mask_arguments(hooks.command))),
     "metrics": lambda metrics: show("metrics", metrics),
     "traces": lambda traces: show("traces", traces, **_collector(traces)),

@@ -205,7 +205,9 @@ class Notifier:
 
 
 def _hook(config: Config, table: str) -> HookConfig:
-    return config.notify if table == "notify" else config.hooks
+    if table == "notify":
+        return HookConfig(on=("approval",), command=config.notify)
+    return config.hooks
 
 
 class GatewayFrontServices:

@@ -276,7 +276,7 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     assert got.table(EngineConfig) == EngineConfig(
         database="postgresql://u:somebody@host/runs", keep_s=7 * 86_400.0, sync="normal", runs_max=3
     )
-    assert got.notify == HookConfig(on=("approval",), command=("say", "it"))
+    assert got.notify == ("say", "it")
     assert got.hooks == HookConfig(on=("drifted", "failed"), command=("page", "me"))
     assert got.table(Embeddings) == Embeddings(
         url="https://host/v1/embeddings", model="small", key="somebody", weight=0.5, timeout_s=3.0,

@@ -177,8 +177,8 @@ def test_a_command_for_events_is_taken_as_written_and_shown_without_secrets(
 ) -> None:
     text = f'[{table}]\ncommand = ["say", "${{env:TOKEN}}", "--token", "abc"]\n'
     found = loaded(tmp_path, f"{text}{GIT}", environ=ENVIRON)
-    hook = found.notify if table == "notify" else found.hooks
-    assert hook.command == ("say", "${env:TOKEN}", "--token", "abc")
+    command = found.notify if table == "notify" else found.hooks.command
+    assert command == ("say", "${env:TOKEN}", "--token", "abc")
     shown = tables(found)[table]
     assert isinstance(shown, dict)
     assert shown["command"] == ["say", "${env:TOKEN}", "--token", "***"]

@@ -45,8 +45,7 @@ class Desk:
         )  # fmt: skip
 
     def notify_by(self, *command: str) -> None:
-        notify = HookConfig(on=("approval",), command=command)
-        self.config = replace(self.config, notify=notify)
+        self.config = replace(self.config, notify=command)
 
     def hook(self, *on: str) -> None:
         hooks = HookConfig(on=on, command=("sh", "-c", HOOK))
