@@ -59,10 +59,15 @@ class ServerUsage(Struct, frozen=True):
     cpu_percent: float = 0.0
     p95_s: float | None = None
 
+    @property
+    def memory_bytes(self) -> int:
+        """Its share of the memory, as `status` shows it; resident memory before that is known."""
+        return self.server.memory_bytes or self.footprint.rss_bytes
+
 
 _BY: dict[str, Callable[[ServerUsage], float]] = {
     "c": lambda use: use.cpu_percent,
-    "m": lambda use: use.footprint.rss_bytes,
+    "m": lambda use: use.memory_bytes,
     "n": lambda use: use.calls_per_s,
     "e": lambda use: use.errors_per_s,
 }
@@ -172,7 +177,7 @@ def _row(use: ServerUsage) -> tuple[str, ...]:
         str(server.inflight),
         columns.latency(use.p95_s),
         f"{use.cpu_percent:.1f}",
-        columns.size(footprint.rss_bytes) if footprint.rss_bytes else columns.NONE,
+        columns.size(use.memory_bytes) if use.memory_bytes else columns.NONE,
         str(footprint.descriptors) if footprint.processes else columns.NONE,
         str(footprint.processes) if footprint.processes else columns.NONE,
         str(server.restarts),

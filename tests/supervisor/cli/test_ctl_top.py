@@ -48,6 +48,14 @@ def test_a_restart_between_two_looks_gives_no_negative_rate() -> None:
     ] * 2
 
 
+def test_memory_is_the_share_of_a_server_as_status_shows_it_once_that_is_known() -> None:
+    servers = server("new"), server("git", memory_bytes=3 << 20)
+    now = load(1.0, *servers, git=used(0.0, 9 << 20), new=used(0.0, 5 << 20))
+    rows = {row[0]: row for row in listings.picture(now, now, "m").rows}
+    assert list(rows) == ["new", "git"]
+    assert {"5.0M", "3.0M"} <= {*rows["new"], *rows["git"]}
+
+
 @pytest.mark.parametrize(("key", "first"), [("c", "a"), ("m", "b"), ("n", "c"), ("e", "d")])
 def test_every_key_sorts_by_its_column(key: str, first: str) -> None:
     names = "abcd"
