@@ -1,6 +1,7 @@
 """The rules and their runbook: they fit each other and what the gateway exports."""
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -28,6 +29,18 @@ def test_every_alert_has_its_section_in_the_runbook_and_every_section_its_alert(
     assert sorted(sections()) == sorted({rule.alert for rule in ALERTS})
     for rule in ALERTS:
         assert rule.annotations["runbook_url"] == f"docs/runbook.md#{rule.alert.lower()}"
+
+
+def test_the_job_for_another_machine_is_one_that_prometheus_reads(tmp_path: Path) -> None:
+    page = (rules.ROOT / "docs" / "observability.md").read_text()
+    part = page.partition("## From another machine")[2].partition("\n## ")[0]
+    key, config = tmp_path / "metamcp.key", tmp_path / "prometheus.yml"
+    key.write_text("mcpgw_key")
+    job = part.partition("```yaml\n")[2].partition("```")[0]
+    config.write_text(job.replace("/etc/prometheus/metamcp.key", str(key)))
+    needed("promtool")
+    code, said = promtool("check", "config", config)
+    assert code == 0, said
 
 
 def test_every_section_says_what_to_do_by_commands_that_there_are() -> None:

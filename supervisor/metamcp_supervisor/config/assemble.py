@@ -14,7 +14,6 @@ from metamcp_supervisor import runtime
 from metamcp_supervisor.config import network, sections, units, workspaces
 from metamcp_supervisor.config import tools as of_tools
 from metamcp_supervisor.config.config import (
-    Address,
     AiConfig,
     Config,
     Endpoint,
@@ -260,8 +259,6 @@ def _gateway(
     last = _last_of_each(layers)
     listen = last.listen or (default.listen, _NOWHERE)
     ops_listen = last.ops_listen or (default.ops_listen, _NOWHERE)
-    if isinstance(ops_listen[0], Address):
-        network.refuse_strangers(ops_listen[0], ops_listen[1], findings)
     if listen[0] == ops_listen[0] and listen[0].port:
         site = (last.ops_listen or listen)[1]
         findings.error(site, f"'listen' and 'ops_listen' are both {listen[0]}; change one")
@@ -289,6 +286,7 @@ def _gateway(
         behind_proxy=bool(last.behind_proxy),
         tls=tls,
         allowed_hosts=last.allowed_hosts or (),
+        trusted_proxies=last.trusted_proxies or (),
         fronts=fronts,
         workers=last.workers or default.workers,
         watch=default.watch if last.watch is None else last.watch,

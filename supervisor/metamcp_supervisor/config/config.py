@@ -129,6 +129,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     behind_proxy: bool = False
     tls: Tls | None = None
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     fronts: int = 1
     workers: Workers = "each"
     watch: bool = False

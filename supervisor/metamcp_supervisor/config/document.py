@@ -258,6 +258,7 @@ class GatewayDraft(Struct, frozen=True, kw_only=True):
     tls: "Tls | str | None" = None
     """Files, or the word that is written."""
     allowed_hosts: tuple[str, ...] | None = None
+    trusted_proxies: tuple[str, ...] | None = None
     fronts: int | None = None
     workers: Workers | None = None
     watch: bool | None = None

@@ -5,7 +5,8 @@ whose tokens and which API keys an endpoint accepts. Never: certificates themsel
 (`certificates`), tokens themselves, reading other tables (`parse`).
 """
 
-from collections.abc import Iterable
+import ipaddress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,22 +21,13 @@ from metamcp_supervisor.config.document import (
     ServerDraft,
     SourceLocation,
     Table,
+    shorten,
 )
 from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
 from metamcp_supervisor.config.references import ReferenceResolver
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import IssuerSpec
-
-
-def refuse_strangers(address: Address, site: SourceLocation, findings: ConfigFindings) -> None:
-    if not units.is_loopback(address.host):
-        findings.error(
-            site,
-            f"other machines could reach {address}, and nothing there asks who they are; use"
-            " 127.0.0.1, [::1] or localhost",
-        )
-
 
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _PORTS = {"http": 80, "https": 443}
@@ -68,6 +60,25 @@ def without_self(
         return replace(draft, server=None)
 
     return [replace(each, servers=tuple(map(judge, each.servers))) for each in drafts]
+
+
+PROXIES_MAX = 64
+"""Maximum networks and addresses of trusted proxies."""
+
+
+def check_proxies(table: Table, networks: Sequence[str]) -> None:
+    """Refuse what is no network and no address in `trusted_proxies` of this table."""
+    if len(networks) > PROXIES_MAX:
+        table.error("trusted_proxies", f"names more than {PROXIES_MAX} networks")
+    for text in networks:
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            write = 'write a network like "10.0.0.0/8" or an address like "10.0.0.7"'
+            table.error("trusted_proxies", f"'{shorten(text)}' is no network; {write}")
+            continue
+        if "/" in text and ipaddress.ip_interface(text).ip != network.network_address:
+            table.error("trusted_proxies", f"'{shorten(text)}' is inside of {network}; write that")
 
 
 def refuse_open_console(

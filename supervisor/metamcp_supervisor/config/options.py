@@ -137,7 +137,8 @@ _CORE: tuple[Option, ...] = (
     Option("gateway", "behind_proxy", "boolean", "false", "full restart",
            "A proxy in front of the gateway speaks TLS to clients."),
     Option("gateway", "ops_listen", "address or socket", '"127.0.0.1:6271"', "full restart",
-           "Metrics and health, away from the clients' port; loopback, or `unix:PATH`."),
+           "Metrics and health; elsewhere than on loopback with [a key](operating.md#health); or"
+           " `unix:PATH`."),
     Option("gateway", "health_listen", "address", "", "full restart",
            "Health pages without names of servers, for probes from other machines too.",
            example='"127.0.0.1:6273"'),
@@ -149,6 +150,9 @@ _CORE: tuple[Option, ...] = (
            example='"/run/metamcp/mcp.sock"'),
     Option("gateway", "allowed_hosts", "strings", "[]", "full restart",
            'Further names of the gateway in `Host` and `Origin`: `"box:8443"`, `"*.example.com"`.'),
+    Option("gateway", "trusted_proxies", "strings", "[]", "full restart",
+           "Addresses and networks of [proxies](operating.md#behind-a-proxy) that say where clients"
+           ' are: `"10.0.0.0/8"`.'),
     Option("gateway", "fronts", "integer", "1", "full restart",
            "Processes that speak to clients, up to 16; with two, nobody waits when one crashes.",
            low="1", high=f"{FRONTS_MAX}"),

@@ -226,6 +226,7 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         key: (address, table.site.at(key)) for key, address in listeners.items() if address
     }
     _check_hosts(table, settings.get("allowed_hosts", ()))
+    network.check_proxies(table, settings.get("trusted_proxies", ()))
     return GatewayDraft(
         **settings,
         **sites,

@@ -16,7 +16,7 @@ from metamcp_supervisor.control.access import Role
 from metamcp_supervisor.verbs import GatewayStatus, KeyChanged, KeyList, KeyShown
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.figures import KeyUse
-from metamcp_worker.ipc.key_table import CONSOLE_SCOPES
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, METRICS_SCOPE
 
 CHANGE_S = 15.0
 """Seconds for a change: fronts have 3 s to confirm it, and the disk may be slow."""
@@ -195,7 +195,9 @@ def new_key(made: KeyChanged, status: GatewayStatus) -> Node:
 
 def _lines(made: KeyChanged, url: str) -> Node:
     """Return what to do with a new key."""
-    if made.scopes and set(made.scopes) <= set(CONSOLE_SCOPES):
+    if made.scopes == (METRICS_SCOPE,):
+        return h.p["The key reads metrics from other machines, and opens no endpoint."]
+    if made.scopes and set(made.scopes) <= {*CONSOLE_SCOPES, METRICS_SCOPE}:
         return h.p["The key opens this console, and no endpoint: paste it at the login."]
     return [
         h.h2["Lines for clients"],
@@ -264,7 +266,7 @@ def _new_form(endpoints: Iterable[str]) -> Element:
             ui.field(
                 "Scopes",
                 h.input(name="scopes", maxlength=2000),
-                "Such as mcp:call:git or console:viewer; empty: all but those of the console.",
+                "Such as mcp:call:git or console:viewer; empty: all for endpoints.",
             ),
             ui.field("Expires", h.input(name="expires", value="90d", maxlength=40), "Or never."),
             ui.field(

@@ -52,7 +52,7 @@ from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
-from metamcp_worker.ipc.key_table import ChangeKeys, KeyChanges, KeySpec
+from metamcp_worker.ipc.key_table import METRICS_SCOPE, ChangeKeys, KeyChanges, KeySpec
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 
 T = TypeVar("T")
@@ -132,6 +132,11 @@ class ApiKeys:
         peppers = (self._pepper, *self._older_peppers)
         same = [hmac.compare_digest(api_key.digest(p, text), key.spec.digest) for p in peppers]
         return key.spec if any(same) else None
+
+    def may_read_metrics(self, text: str) -> bool:
+        """Whether the key with this text reads metrics from other machines."""
+        key = self.find_valid_key(text)
+        return key is not None and METRICS_SCOPE in key.scopes
 
     @property
     def limits(self) -> Mapping[str, UseLimits]:

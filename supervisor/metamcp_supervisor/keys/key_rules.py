@@ -15,7 +15,7 @@ from metamcp_supervisor.config.naming import hint
 from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
 from metamcp_worker.access import gate
 from metamcp_worker.ipc.errors import MetaMCPError
-from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, KeySpec
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, METRICS_SCOPE, KeySpec
 from metamcp_worker.ipc.process_names import DEFAULT
 from metamcp_worker.ipc.spec import UseLimits
 
@@ -43,6 +43,7 @@ NEVER = "never"
 ACTIVE, EXPIRED, UNUSABLE = "active", "expired", "unusable"
 LIMITS = tuple(field.name for field in structs.fields(UseLimits))
 
+_SUPERVISOR_SCOPES = frozenset({*CONSOLE_SCOPES, METRICS_SCOPE})
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
 _SERVER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -200,13 +201,16 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
         _check_places(order, endpoints)
     for scope in order.scopes:
         _check_scope(scope)
-    if not set(CONSOLE_SCOPES).isdisjoint(order.scopes):
+    if not _SUPERVISOR_SCOPES.isdisjoint(order.scopes):
         if order.workspace != DEFAULT:
             raise KeyOrderInvalid(
-                "the console shows all workspaces; a key that opens it is of the workspace default"
+                "console and metrics show all workspaces; a key that opens one of them is of the"
+                " workspace default"
             )
         if order.url:
-            raise KeyOrderInvalid("a key that opens the console may not stand in a URL")
+            raise KeyOrderInvalid(
+                "a key that opens the console or the metrics may not stand in a URL"
+            )
 
 
 def _spec_of(order: NewKey, key_id: str, digest: bytes, expires: float) -> KeySpec:
@@ -256,8 +260,9 @@ def find_key(keys: Collection[StoredKey], word: str, now: float) -> StoredKey:
 
 
 def for_fronts(key: KeySpec) -> bool:
-    """Whether the key may do something at endpoints; a key for the console alone may not."""
-    return not key.scopes or not set(key.scopes) <= set(CONSOLE_SCOPES)
+    """Whether the key may do something at endpoints; a key for console and metrics alone may
+    not."""
+    return not key.scopes or not set(key.scopes) <= _SUPERVISOR_SCOPES
 
 
 def state(key: KeySpec, now: float) -> str:
@@ -299,7 +304,7 @@ def _check_places(order: NewKey, endpoints: Mapping[str, str]) -> None:
 
 def _check_scope(scope: str) -> None:
     server = scope.removeprefix(gate.CALL_OF)
-    words = (*gate.SCOPES, *CONSOLE_SCOPES)
+    words = (*gate.SCOPES, *CONSOLE_SCOPES, METRICS_SCOPE)
     if scope in words or (server != scope and _SERVER.fullmatch(server)):
         return
     scopes = (*words, f"{gate.CALL_OF}SERVER")

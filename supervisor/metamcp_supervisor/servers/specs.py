@@ -355,6 +355,7 @@ def front_spec(
             for endpoint in config.endpoints.values()
         ),
         hosts=allowed_hosts(listen or config.gateway.listen, config.gateway),
+        trusted_proxies=config.gateway.trusted_proxies,
         timeouts_s={server.name: server.timeout_s for server in config.servers.values()},
         retries={
             server.name: server.retry

@@ -1,15 +1,17 @@
 """The ops port: `/metrics` and the health pages, for monitoring systems.
 
-Owns: these paths, the host names by which requests may name the gateway, the format that a scraper
-wants, the cache in front of the metrics and the thread that writes them. Never: client traffic,
-what is healthy (`health`), what is measured (`metrics`), their text (`exposition`), sockets and
-HTTP (the server).
+Owns: these paths, the host names by which requests may name the gateway, the key that strangers
+need, the format that a scraper wants, the cache in front of the metrics and the thread that writes
+them. Never: client traffic, what is healthy (`health`), what is measured (`metrics`), their text
+(`exposition`), sockets and HTTP (the server).
 
 The pages are read-only and show no secrets. Still, a web page in a browser on this machine must not
 read the metrics. So a request for them must name the gateway by its address or by an allowed name:
 a foreign DNS name that points to this machine (DNS rebinding) is refused. Web pages cannot reach a
 unix socket: there the mode of the file decides who may ask, and every name is accepted. The health
 pages are for probes, which may use any name.
+
+Where other machines can reach the port, every page needs an API key with the scope `metrics`.
 """
 
 import asyncio
@@ -27,7 +29,7 @@ from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.telemetry.page_rows import MetricsSnapshot
 from metamcp_supervisor.verbs import GatewayStatus
 from metamcp_worker.http import request_head
-from metamcp_worker.http.request_head import Head, Hosts, place_of
+from metamcp_worker.http.request_head import Head, Headers, Hosts, place_of
 from metamcp_worker.http.requests import HttpRequest, Pending
 from metamcp_worker.ipc.spec import CONFINED_HOST
 
@@ -59,6 +61,12 @@ allowed_hosts in [gateway].\n",
 
 _READ = frozenset({"GET", "HEAD"})
 _READ_ONLY = 405, PLAIN, b"There is nothing to change here: use GET.\n"
+_NO_KEY = (
+    401,
+    PLAIN,
+    b"This port needs an API key as 'Authorization: Bearer KEY'; \
+'metamcp keys create NAME --scope metrics' makes one.\n",
+)
 _CONFINED = 403, PLAIN, b"Confined servers of this gateway may not use its ops port.\n"
 
 _CHECKS: dict[str, Checks] = {
@@ -79,7 +87,8 @@ class OpsView(Protocol):
 
 class Admin:
     """The application of the ops port. `listen`: address of `ops_listen`; `hosts`: names that are
-    allowed beside it; `clock`: monotonic seconds."""
+    allowed beside it; `opens`: whether an API key opens the pages, None if none is needed;
+    `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -89,7 +98,9 @@ class Admin:
         listen: AnyAddress,
         clock: Callable[[], float],
         hosts: Sequence[str] = (),
+        opens: Callable[[str], bool | None] = lambda _key: None,
     ) -> None:
+        self._opens = opens
         self._status = status
         self._seen = seen
         self._metrics = metrics
@@ -108,7 +119,12 @@ class Admin:
         if request.address.endswith(CONFINED_HOST):
             _send(request, *_CONFINED)
             return None
-        is_allowed = not request.address or path in PAGES or self._host_ok(head.headers)
+        verdict = self._opens(_bearer(head.headers))
+        if verdict is False:
+            _send(request, *_NO_KEY)
+            return None
+        is_named = not request.address or path in PAGES or self._host_ok(head.headers)
+        is_allowed = verdict or is_named  # a foreign web page has no key
         if is_allowed and path == METRICS and head.method in _READ:
             return self._answer_scrape(request)
         _send(request, *(self._answer(head) if is_allowed else _STRANGER))
@@ -191,12 +207,21 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
+def _bearer(headers: Headers) -> str:
+    """Return the credential of `Authorization: Bearer`; empty without exactly one."""
+    values = [value for name, value in headers if name == b"authorization"]
+    scheme, _, text = (values[0] if len(values) == 1 else b"").partition(b" ")
+    return text.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+
+
 def _send(request: HttpRequest, code: int, kind: str, body: bytes) -> None:
     headers = [
         (b"content-type", kind.encode()),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
     ]
+    if code == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
     if code == 405:
         headers.append((b"allow", b"GET, HEAD"))
     request.answer(request_head.head(code, headers), body)

@@ -102,6 +102,21 @@ def test_the_console_is_off_and_other_machines_reach_it_only_over_tls(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ("proxy.example", """'proxy.example' is no network; write a network like "10.0.0.0/8\""""),
+        ("10.0.0.0/33", "'10.0.0.0/33' is no network"),
+        ("10.0.0.7/8", "'10.0.0.7/8' is inside of 10.0.0.0/8; write that"),
+    ],
+)
+def test_what_is_no_network_of_proxies_is_refused(
+    tmp_path: Path, network: str, reason: str
+) -> None:
+    (said,) = messages(tmp_path, f'[gateway]\ntrusted_proxies = ["10.0.0.0/8", "{network}"]\n')
+    assert reason in said
+
+
+@pytest.mark.parametrize(
     ("listen", "url", "own"),
     [
         ("127.0.0.1", "http://127.0.0.1:6270/mcp", True),

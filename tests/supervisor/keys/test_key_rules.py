@@ -8,7 +8,7 @@ from msgspec import structs
 from metamcp_supervisor.keys import key_rules
 from metamcp_supervisor.keys.key_rules import DAY_S, KeyOrderInvalid, KeyUnknown, StoredKey
 from metamcp_supervisor.verbs import Expire, NewKey, Revoke, Rotate
-from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, KeySpec
+from metamcp_worker.ipc.key_table import CONSOLE_SCOPES, METRICS_SCOPE, KeySpec
 from metamcp_worker.ipc.spec import UseLimits
 
 PLACES = {"desk": "default", "lab": "science", "bench": "science"}
@@ -60,13 +60,15 @@ def test_a_key_has_a_principal_of_its_own_unless_one_is_named() -> None:
     assert asked(principal="team").spec.principal == "team"
 
 
-def test_a_key_for_the_console_is_of_the_workspace_default_and_in_no_url() -> None:
-    for scope in CONSOLE_SCOPES:
+def test_a_key_for_console_or_metrics_is_of_the_workspace_default_and_in_no_url() -> None:
+    for scope in (*CONSOLE_SCOPES, METRICS_SCOPE):
         assert not key_rules.for_fronts(asked(scopes=(scope,)).spec)
     assert key_rules.for_fronts(asked(scopes=("console:admin", "mcp:list")).spec)
     assert key_rules.for_fronts(asked().spec)
     with pytest.raises(KeyOrderInvalid, match="is of the workspace default"):
         asked(workspace="science", scopes=("console:viewer",))
+    with pytest.raises(KeyOrderInvalid, match="is of the workspace default"):
+        asked(workspace="science", scopes=("metrics", "mcp:list"))
     with pytest.raises(KeyOrderInvalid, match="may not stand in a URL"):
         asked(url=True, scopes=("mcp:list", "console:viewer"))
     with pytest.raises(KeyOrderInvalid, match="'console:owner' is not a scope"):

@@ -25,13 +25,13 @@ Answer = tuple[int, dict[str, str], str]
 Ask = Callable[..., Coroutine[Any, Any, Answer]]
 
 
-def fetch(port: int, path: str, method: str, host: str) -> Answer:
+def fetch(port: int, path: str, method: str, headers: dict[str, str]) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
-        connection.request(method, path, headers={"Host": host, "Accept-Encoding": "gzip"})
+        connection.request(method, path, headers={"Accept-Encoding": "gzip", **headers})
         answer = connection.getresponse()
-        headers = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, headers, answer.read().decode()
+        fields = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, fields, answer.read().decode()
     finally:
         connection.close()
 
@@ -62,19 +62,24 @@ class Seen:
 
 @asynccontextmanager
 async def opened_admin(
-    gateway: SmallGateway, clock: Callable[[], float] = lambda: 0.0
+    gateway: SmallGateway,
+    clock: Callable[[], float] = lambda: 0.0,
+    opens: Callable[[str], bool | None] = lambda _key: None,
 ) -> AsyncGenerator[Ask]:
     """A function that asks the pages over a real socket."""
     address = Address("ops.example", 0)
     admin = Admin(
-        gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"]
+        gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"], opens
     )  # fmt: skip
     server = HttpServer(admin)
     sock = socket.create_server(("127.0.0.1", 0))
     port: int = sock.getsockname()[1]
 
-    async def ask(path: str, method: str = "GET", host: str = "localhost") -> Answer:
-        return await asyncio.to_thread(fetch, port, path, method, host)
+    async def ask(
+        path: str, method: str = "GET", host: str = "localhost", authorization: str = ""
+    ) -> Answer:
+        headers = {"Host": host, "Authorization": authorization}
+        return await asyncio.to_thread(fetch, port, path, method, headers)
 
     await server.start([sock])
     try:
@@ -170,6 +175,18 @@ async def test_a_foreign_name_that_points_here_is_refused() -> None:
             assert (await ask("/metrics", host=host))[0] == 403, host
             assert (await ask("/readyz", host=host))[0] == 200, "a probe calls it what it likes"
         assert (await ask("/metrics", host="metrics.example.com:1"))[0] == 200, "it is allowed"
+
+
+async def test_where_other_machines_come_every_page_needs_a_key_and_the_name_is_free() -> None:
+    async with opened_admin(SmallGateway(), opens=lambda key: key == "right") as ask:
+        for path in ("/metrics", *PAGES, "/other"):
+            for header in ("", "Bearer wrong", "Basic right", "Bearer"):
+                code, headers, body = await ask(path, authorization=header)
+                assert (code, headers["www-authenticate"]) == (401, "Bearer")
+                assert "metamcp keys create NAME --scope metrics" in body
+        code, _, body = await ask("/metrics", host="pod.example", authorization="bearer right")
+        assert (code, "metamcp_build_info" in body) == (200, True)
+        assert (await ask("/livez", authorization="Bearer right"))[0] == 200
 
 
 async def test_on_a_unix_socket_no_name_is_a_foreign_one(tmp_path: Path) -> None:

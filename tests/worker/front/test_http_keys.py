@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from metamcp_worker.access import api_key
+from metamcp_worker.access.door import FAILURES_MAX
 from metamcp_worker.access.gate import PARTS_MAX
+from metamcp_worker.front_clients.streams import PEER_STREAMS_MAX
 from metamcp_worker.ipc.frames import Result
 from metamcp_worker.ipc.key_table import KeyChanges, KeySpec
 from metamcp_worker.ipc.messages import ServerState
@@ -79,6 +81,41 @@ async def test_a_key_lists_and_calls_in_both_eras() -> None:
         listed = await door.ask(legacy("tools/list", None, BEARER, session=session, path=HERE))
         assert listed.status == 200
         assert (await door.ask(modern("tools/list", path="/metamcp/open/mcp"))).status == 200
+
+
+def come_from(address: str) -> str:
+    return f"X-Forwarded-For: 198.51.100.1, {address}"
+
+
+async def test_clients_behind_a_trusted_proxy_have_limits_of_their_own() -> None:
+    async with guarded_door() as door:
+        wrong = f"X-API-Key: {OTHER[:-1]}"
+
+        async def knock(address: str) -> int:
+            lines = wrong, come_from(address)
+            return (await door.ask(modern("tools/list", {}, *lines, path=HERE))).status
+
+        door.app.reconfigure(replace(door.spec, trusted_proxies=("127.0.0.1",)))
+        assert {await knock("203.0.113.9") for _ in range(FAILURES_MAX)} == {401}
+        assert await knock("203.0.113.9") == 429
+        assert await knock("203.0.113.10") == 401
+
+
+async def test_clients_behind_a_trusted_proxy_have_streams_of_their_own() -> None:
+    async with opened_door(endpoint("open", auth=())) as door:
+        door.app.reconfigure(replace(door.spec, trusted_proxies=("127.0.0.1",)))
+
+        async def listen(address: str) -> int:
+            client = await door.connect()
+            wanted = {"notifications": {"toolsListChanged": True}}
+            client.send(
+                modern("subscriptions/listen", wanted, come_from(address), path="/metamcp/open/mcp")
+            )
+            return (await client.head()).status
+
+        assert {await listen("203.0.113.9") for _ in range(PEER_STREAMS_MAX)} == {200}
+        assert await listen("203.0.113.9") == 503
+        assert await listen("203.0.113.10") == 200
 
 
 @pytest.mark.promise("M63")

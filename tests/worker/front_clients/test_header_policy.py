@@ -13,6 +13,7 @@ from metamcp_worker.front_calls.request_facts import (
 from metamcp_worker.front_clients.header_policy import (
     HeaderPolicy,
     RequestFacts,
+    TrustedProxies,
     is_confined,
     is_json,
     parse_accept,
@@ -168,6 +169,66 @@ def test_who_asks_by_a_foreign_name_is_told_the_key_that_allows_it() -> None:
     assert isinstance(found, Denial)
     assert "gateway.example.com" in found.message
     assert "allowed_hosts" in found.message
+
+
+PROXIES = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "2001:db8::/32"])
+X_FORWARDED_FOR, FORWARDED = b"x-forwarded-for", b"forwarded"
+
+
+@pytest.mark.parametrize(
+    ("peer", "values", "client"),
+    [
+        ("192.0.2.7", ["203.0.113.9"], "192.0.2.7"),
+        ("", ["203.0.113.9"], ""),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("127.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("::ffff:10.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("2001:db8::1", ["2001:db9::5"], "2001:db9::5"),
+        ("10.0.0.1", ["203.0.113.1, 203.0.113.9"], "203.0.113.9"),
+        ("10.0.0.1", ["203.0.113.9,10.0.0.2 ,10.0.0.3"], "203.0.113.9"),
+        ("10.0.0.1", ["203.0.113.9", "10.0.0.2"], "203.0.113.9"),
+        ("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ("10.0.0.1", ["203.0.113.9:4711"], "203.0.113.9"),
+        ("10.0.0.1", ["[2001:db9::5]:4711"], "2001:db9::5"),
+        ("10.0.0.1", ["::ffff:203.0.113.9"], "203.0.113.9"),
+        ("10.0.0.1", ["203.0.113.9, unknown"], "10.0.0.1"),
+        ("10.0.0.1", ["203.0.113.9, not-an-address, 10.0.0.2"], "10.0.0.2"),
+        ("10.0.0.1", [""], "10.0.0.1"),
+        ("10.0.0.1", ["203.0.113.9," + "10.0.0.2," * 40 + "10.0.0.3"], "10.0.0.2"),
+    ],
+)
+def test_a_client_behind_trusted_proxies_is_the_last_address_that_is_none_of_them(
+    peer: str, values: list[str], client: str
+) -> None:
+    headers = [(b"host", b"x"), *((X_FORWARDED_FOR, value.encode()) for value in values)]
+    assert PROXIES.find_client(peer, headers) == client
+
+
+@pytest.mark.parametrize(
+    ("value", "client"),
+    [
+        ("for=203.0.113.9", "203.0.113.9"),
+        ('For="203.0.113.9:80";proto=http;by=10.0.0.1', "203.0.113.9"),
+        ('proto=https; for="[2001:db9::5]:4711", for=10.0.0.2', "2001:db9::5"),
+        ("for=203.0.113.9, by=10.0.0.2", "10.0.0.1"),
+        ("for=203.0.113.9, for=_hidden", "10.0.0.1"),
+        ("before=203.0.113.9", "10.0.0.1"),
+    ],
+)
+def test_the_header_of_the_standard_is_read_too(value: str, client: str) -> None:
+    assert PROXIES.find_client("10.0.0.1", [(FORWARDED, value.encode())]) == client
+
+
+def test_of_two_headers_that_do_not_agree_a_client_may_have_written_one() -> None:
+    ours = X_FORWARDED_FOR, b"203.0.113.9"
+    assert PROXIES.find_client("10.0.0.1", [ours, (FORWARDED, b"for=203.0.113.1")]) == "10.0.0.1"
+    assert PROXIES.find_client("10.0.0.1", [ours, (FORWARDED, b"for=203.0.113.9")]) == "203.0.113.9"
+
+
+def test_without_trusted_proxies_no_header_says_where_a_client_is() -> None:
+    headers = [(X_FORWARDED_FOR, b"203.0.113.9")]
+    assert TrustedProxies().find_client("127.0.0.1", headers) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

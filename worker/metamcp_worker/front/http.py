@@ -41,7 +41,7 @@ from metamcp_worker.front_clients.client_sessions import (
 )
 from metamcp_worker.front_clients.dialogue import Dialogue, Notices
 from metamcp_worker.front_clients.exchange import Exchange
-from metamcp_worker.front_clients.header_policy import HeaderPolicy, RequestFacts
+from metamcp_worker.front_clients.header_policy import HeaderPolicy, RequestFacts, TrustedProxies
 from metamcp_worker.front_clients.legacy import LegacyEra, Sse
 from metamcp_worker.front_clients.modern import STATE_BYTES, ModernEra
 from metamcp_worker.front_clients.resource_subscriptions import ResourceSubscriptions
@@ -151,6 +151,7 @@ class App:
                 paths |= header_policy.paths_of(endpoint)
         unlocked = [endpoint.name for endpoint in spec.endpoints if not endpoint.auth]
         self._policy = HeaderPolicy(spec.hosts, paths, unlocked)
+        self._streams.proxies = TrustedProxies(spec.trusted_proxies)
         self.door.configure(spec.endpoints)
         if self._issuers is None and any(endpoint.oauth for endpoint in spec.endpoints):
             from metamcp_worker.access.token_issuers import TokenIssuers  # loads a lot
@@ -300,7 +301,7 @@ class App:
         # A head that came before may lead to a part of the endpoint.
         endpoint = gate.whole_name(facts.endpoint or "")
         arrival = AuthRequest(
-            endpoint, head.headers, query, exchange.address, date, self._loop.time()
+            endpoint, head.headers, query, exchange.find_client(), date, self._loop.time()
         )
         outcome = self.door.enter(arrival)
         if isinstance(outcome, Credential):

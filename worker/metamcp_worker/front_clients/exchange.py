@@ -104,12 +104,16 @@ class Exchange(HttpRequest):
     def stream(self, farewell: bytes = b"") -> Stream:
         return Stream(self.streams, self, farewell)
 
+    def find_client(self) -> str:
+        """Return the address of the client, also behind trusted proxies."""
+        return self.streams.proxies.find_client(self.address, self.head.headers)
+
     async def stand(self, stream: Stream, view: View, news: Mapping[str, bytes]) -> None:
         """Answer with a stream of these notifications, until one side ends it."""
         self.on_lost = stream.end
         who = self.facts.principal
         standing = WaitingStream(
-            stream, view.endpoint, view.principal, self.address, news, who.key,
+            stream, view.endpoint, view.principal, self.find_client(), news, who.key,
             view.whole, who.expires,
         )  # fmt: skip
         try:
@@ -129,7 +133,7 @@ class Exchange(HttpRequest):
         """Raise Declined if this client cannot have a standing stream."""
         if not self.facts.accepts_sse:
             raise HttpRefused(406, "Accept must allow text/event-stream.", "accept")
-        if self.streams.full(self.address):
+        if self.streams.full(self.find_client()):
             message = "There are as many streams as there may be; try again later."
             raise HttpRefused(503, message, "streams", Code.OVERLOADED)
         if self.streams.is_over_limit(self.streams.limits(self.facts)):

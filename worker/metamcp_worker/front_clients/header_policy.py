@@ -1,8 +1,8 @@
 """Header policy: the checks of a request before its body is read.
 
 Owns: the kinds of paths, the rules for Host, Origin, target, path, method, Content-Type, Accept and
-Content-Length, the text of each refusal, the facts of a head that passes. Never: bytes of a body,
-MCP, sending.
+Content-Length, the text of each refusal, the facts of a head that passes, where a client behind
+proxies is. Never: bytes of a body, MCP, sending.
 
 HTTP servers are not strict about everything, so the front checks all of this again, in the raw list
 of headers, which still shows a repeated header. Browsers are the reason to check Host and Origin: a
@@ -10,8 +10,9 @@ page of any site can reach a listener on this machine, but cannot choose these t
 """
 
 import functools
+import ipaddress
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
 from metamcp_worker.access.door import Denial
@@ -52,6 +53,7 @@ _OURS = b"/metamcp/"
 VERDICTS_KEPT = 128
 """Number of verdicts that are remembered, one for each combination of values; clients use few."""
 
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Verdict = tuple["Route", bool, bool, bytes, bytes]
 """Verdict on a request that passed: the route, whether the client reads event streams, whether it
 prefers them to JSON, the rest of the path, the query."""
@@ -81,6 +83,71 @@ _NOTHING_HERE = (
     "Nothing is served at this path; MCP is at /mcp and, for each endpoint, at "
     "/metamcp/{endpoint}/mcp, REST at …/api/{tool}."
 )
+
+
+FORWARDED_MAX = 32
+"""Maximum number of addresses in a request that are read, those that the nearest proxies wrote."""
+_FORWARDED_FOR = re.compile(rb'(?:^|;)[ \t]*for[ \t]*=[ \t]*"?([^";]*)', re.IGNORECASE)
+
+
+class TrustedProxies:
+    """Proxies whose headers say where a client is. `networks`: their networks and addresses."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+
+    def find_client(self, peer: str, headers: Headers) -> str:
+        """Return the address of the client of a request that came from `peer`: the last address in
+        `X-Forwarded-For` or `Forwarded` that is no trusted proxy, if the peer is one. A proxy that
+        writes only one of these headers lets the other one through; so if both are there and do not
+        agree, or an address cannot be read, the client is where the last trusted proxy says."""
+        if not self._networks or not self._trusts(client := _parse_address(peer)):
+            return peer
+        found = {
+            self._follow(client, addresses)
+            for addresses in (_x_forwarded_for(headers), _forwarded(headers))
+            if addresses
+        }
+        return found.pop() if len(found) == 1 else peer
+
+    def _follow(self, client: IpAddress | None, addresses: Sequence[bytes]) -> str:
+        """Return the client. `addresses`: as the proxies wrote them, the nearest proxy last."""
+        for text in reversed(addresses[-FORWARDED_MAX:]):
+            address = _parse_address(text.decode("latin-1"))
+            if address is None:
+                break
+            client = address
+            if not self._trusts(address):
+                break
+        return str(client)
+
+    def _trusts(self, address: IpAddress | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+
+def _x_forwarded_for(headers: Headers) -> list[bytes]:
+    lines = [value for name, value in headers if name == b"x-forwarded-for"]
+    return [entry.strip(b" \t") for entry in b",".join(lines).split(b",")] if lines else []
+
+
+def _forwarded(headers: Headers) -> list[bytes]:
+    """Return the addresses of `Forwarded` (RFC 7239), empty ones where an entry has none."""
+    lines = [value for name, value in headers if name == b"forwarded"]
+    entries = b",".join(lines).split(b",") if lines else []
+    matches = map(_FORWARDED_FOR.search, entries)
+    return [match[1].strip(b" \t") if match else b"" for match in matches]
+
+
+def _parse_address(text: str) -> IpAddress | None:
+    """Return an address that may have a port behind it; None if there is none."""
+    host = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
+    host = host.partition(":")[0] if host.count(":") == 1 else host
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def is_confined(address: str) -> bool:

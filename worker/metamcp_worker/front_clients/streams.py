@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from metamcp_worker.access.use_limits import Owner
 from metamcp_worker.front_calls.mcp_request import LIST_CHANGED
-from metamcp_worker.front_clients.header_policy import RequestFacts
+from metamcp_worker.front_clients.header_policy import RequestFacts, TrustedProxies
 from metamcp_worker.http import request_head
 from metamcp_worker.ipc import jsonrpc_bytes
 from metamcp_worker.ipc.frames import BODY_BYTES_MAX
@@ -230,7 +230,7 @@ class Streams:
     """Streams of one front. `running`: their number; `closed`: the front ends and takes no more;
     `heirs`: then other fronts can take them. `limits`: returns the maximum of standing streams by
     owner, for requests with these facts; `on_limited`: called with the owner of a limit that
-    refuses a stream."""
+    refuses a stream; `proxies`: say where a client is."""
 
     def __init__(
         self,
@@ -241,6 +241,7 @@ class Streams:
         self.on_refused = on_refused
         self.on_limited = on_limited
         self.limits = limits
+        self.proxies = TrustedProxies()
         self.running = 0
         self._standing: dict[Stream, WaitingStream] = {}
         self._addresses: dict[str, int] = {}

@@ -12,6 +12,9 @@ from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
 CONSOLE_SCOPES = ("console:viewer", "console:operator", "console:developer", "console:admin")
 """Scopes of keys that open the web console, one for each role, the lowest first. The supervisor
 judges them; fronts know none of them."""
+METRICS_SCOPE = "metrics"
+"""Scope of keys that read metrics and health pages from other machines; the supervisor judges it
+too."""
 
 
 class KeySpec(Struct, frozen=True, kw_only=True):

@@ -486,12 +486,14 @@ class FrontSpec(SecretStruct, frozen=True, kw_only=True):
     are of use to one client alone. `hosts`: values of `Host` and of the host part of `Origin` that
     are accepted, without port (`127.0.0.1`, `localhost`, `[::1]`, …). `timeouts_s`: per server.
     `retries`: `read-only` or `idempotent`, for servers whose calls may be sent once more.
+    `trusted_proxies`: networks and addresses of proxies whose headers say where a client is.
     `tool_times`: whether the times of calls are kept for each tool. `traced`: share of calls to
     trace whose client does not trace; None: no call is traced."""
 
     version: str
     endpoints: tuple[EndpointSpec, ...]
     hosts: tuple[str, ...]
+    trusted_proxies: tuple[str, ...] = ()
     handle_key: bytes = b""
     timeouts_s: dict[str, float] = {}
     retries: dict[str, str] = {}
