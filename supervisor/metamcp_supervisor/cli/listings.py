@@ -61,7 +61,7 @@ class ServerUsage(Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        """Its share of the memory, as `status` shows it; resident memory before that is known."""
+        """Share of the memory, as `status` shows it; resident memory before that is known."""
         return self.server.memory_bytes or self.footprint.rss_bytes
 
 

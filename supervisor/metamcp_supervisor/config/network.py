@@ -67,7 +67,7 @@ PROXIES_MAX = 64
 
 
 def check_proxies(table: Table, networks: Sequence[str]) -> None:
-    """Refuse what is no network and no address in `trusted_proxies` of this table."""
+    """Refuse entries of `trusted_proxies` other than networks and addresses."""
     if len(networks) > PROXIES_MAX:
         table.error("trusted_proxies", f"names more than {PROXIES_MAX} networks")
     for text in networks:
@@ -75,7 +75,7 @@ def check_proxies(table: Table, networks: Sequence[str]) -> None:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
             write = 'write a network like "10.0.0.0/8" or an address like "10.0.0.7"'
-            table.error("trusted_proxies", f"'{shorten(text)}' is no network; {write}")
+            table.error("trusted_proxies", f"'{shorten(text)}' names no network; {write}")
             continue
         if "/" in text and ipaddress.ip_interface(text).ip != network.network_address:
             table.error("trusted_proxies", f"'{shorten(text)}' is inside of {network}; write that")

@@ -98,17 +98,17 @@ class TrustedProxies:
 
     def find_client(self, peer: str, headers: Headers) -> str:
         """Return the address of the client of a request that came from `peer`: the last address in
-        `X-Forwarded-For` or `Forwarded` that is no trusted proxy, if the peer is one. A proxy that
+        `X-Forwarded-For` or `Forwarded` but for trusted proxies, if the peer is one. A proxy that
         writes only one of these headers lets the other one through; so if both are there and do not
         agree, or an address cannot be read, the client is where the last trusted proxy says."""
         if not self._networks or not self._trusts(client := _parse_address(peer)):
             return peer
-        found = {
+        clients = {
             self._follow(client, addresses)
-            for addresses in (_x_forwarded_for(headers), _forwarded(headers))
+            for addresses in (_read_x_forwarded_for(headers), _read_forwarded(headers))
             if addresses
         }
-        return found.pop() if len(found) == 1 else peer
+        return clients.pop() if len(clients) == 1 else peer
 
     def _follow(self, client: IpAddress | None, addresses: Sequence[bytes]) -> str:
         """Return the client. `addresses`: as the proxies wrote them, the nearest proxy last."""
@@ -125,12 +125,12 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self._networks)
 
 
-def _x_forwarded_for(headers: Headers) -> list[bytes]:
+def _read_x_forwarded_for(headers: Headers) -> list[bytes]:
     lines = [value for name, value in headers if name == b"x-forwarded-for"]
     return [entry.strip(b" \t") for entry in b",".join(lines).split(b",")] if lines else []
 
 
-def _forwarded(headers: Headers) -> list[bytes]:
+def _read_forwarded(headers: Headers) -> list[bytes]:
     """Return the addresses of `Forwarded` (RFC 7239), empty ones where an entry has none."""
     lines = [value for name, value in headers if name == b"forwarded"]
     entries = b",".join(lines).split(b",") if lines else []
