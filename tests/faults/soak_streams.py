@@ -80,6 +80,10 @@ class Waiting(Caller):
                 await self._answered.wait()
 
 
+NOT_THERE = frozenset({404, 503})
+"""Status of a post whose stream ended, or whose front stands still or ended just now."""
+
+
 class Sse(Waiting):
     """HTTP+SSE of revision 2024-11-05: posts on one connection, answers on another."""
 
@@ -133,8 +137,9 @@ class Sse(Waiting):
             self.lose(f"the post: {why}", cut=cut or self._cut(since))
             self._stream.drop()
             return
-        if answer.status == 404 and (cut := self._cut(since)):
+        if answer.status in NOT_THERE and (cut := self._cut(since)):
             self.lose("its stream was cut", cut=cut)
+            self._stream.drop()
         elif answer.status != 202:
             self.lose(f"{answer.status} {answer.body[:200]!r}", cut="")
         else:
