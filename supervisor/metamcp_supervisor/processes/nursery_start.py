@@ -94,9 +94,10 @@ def execute(
 
 
 def fork_early() -> None:
-    """Fork a nursery now, unless this program takes one over. A nursery that nobody takes ends with
-    this program. A failure is reported when a nursery is executed in its place."""
-    if HANDOVER in os.environ or not os.path.exists("/dev/fd"):
+    """Fork a nursery now, unless this program takes one over or has loaded its command line
+    already, which a nursery is to be without. A nursery that nobody takes ends with this program. A
+    failure is reported when a nursery is executed in its place."""
+    if HANDOVER in os.environ or "click" in sys.modules or not os.path.exists("/dev/fd"):
         return
     from metamcp_worker.runtime import lazy_import
 

@@ -118,6 +118,11 @@ def test_none_is_forked_whose_socket_would_be_a_standard_stream(standard: int) -
     assert done.stdout == "\n"
 
 
+def test_a_program_that_is_read_a_second_time_forks_none() -> None:
+    with started("import click; start.fork_early(); print(len(start._early))") as program:
+        assert program.communicate(timeout=60)[0].split()[1:] == ["1"]
+
+
 def test_a_program_that_takes_over_a_gateway_forks_none() -> None:
     with started("", {nursery_start.HANDOVER: "trial"}) as program:
         assert program.communicate(timeout=60)[0] == "\n"
