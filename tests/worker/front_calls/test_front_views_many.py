@@ -1,5 +1,5 @@
-"""A thousand sessions, each with a view of its own: what is equal is held once, what is over is let
-go, and a change costs what it changes."""
+"""Hundreds of sessions, each with a view of its own: what is equal is held once, what is over is
+let go, and a change costs what it changes."""
 
 import tracemalloc
 from weakref import ref
@@ -15,7 +15,7 @@ from metamcp_worker.ipc.disclosure import Pair, ViewContent, ViewOwner
 from metamcp_worker.ipc.spec import FrontSpec
 from tests.worker.front.offers import endpoint, offer
 
-SESSIONS = 1000
+SESSIONS = 300
 SERVERS = tuple(f"s{number:02}" for number in range(50))
 TOOLS = tuple(f"t{number:02}" for number in range(20))
 ALL: tuple[Pair, ...] = tuple((server, tool) for server in SERVERS for tool in TOOLS)
