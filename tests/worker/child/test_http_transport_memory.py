@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,12 @@ BODY_BYTES = 16 * 1024 * 1024 - 1024
 pytestmark = pytest.mark.process
 
 
+@pytest.fixture(scope="module")
+def urls() -> Iterator[dict[str, str]]:
+    with serving() as addresses:
+        yield addresses
+
+
 def growth(url: str, era: str, *, count: int, at_once: int) -> float:
     """Of the peak, in bodies."""
     command = [sys.executable, str(READER), url, era, str(count), str(at_once), str(BODY_BYTES)]
@@ -24,8 +31,7 @@ def growth(url: str, era: str, *, count: int, at_once: int) -> float:
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("way", ["json", "stateful"])
 def test_a_body_is_held_about_twice_and_many_at_once_wait_for_each_other(
-    way: str, era: str
+    urls: dict[str, str], way: str, era: str
 ) -> None:
-    with serving() as urls:
-        assert growth(urls[way], era, count=3, at_once=1) < 4
-        assert growth(urls[way], era, count=12, at_once=12) < 9
+    assert growth(urls[way], era, count=3, at_once=1) < 4
+    assert growth(urls[way], era, count=12, at_once=12) < 9
