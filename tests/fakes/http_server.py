@@ -140,7 +140,7 @@ class Server:
             return await refuse(wire, self.options.gone)
         await wire.stream(b": hello\n\n")
         session.stream = wire
-        while self.options.flood:
+        while self.options.flood and not wire.lost:
             await wire.write(FLOODS[self.options.flood])
         await wire.closed()
         return False

@@ -33,6 +33,11 @@ class Wire:
         body = await self._reader.readexactly(int(headers.get("content-length", "0")))
         return Request(line, headers, body)
 
+    @property
+    def lost(self) -> bool:
+        """Is the connection over? What is written then goes nowhere, and at once."""
+        return self._writer.transport.is_closing()
+
     async def write(self, data: bytes) -> None:
         self._writer.write(data)
         with contextlib.suppress(ConnectionError):
