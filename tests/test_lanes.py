@@ -93,9 +93,11 @@ def test_a_lane_that_hangs_ends_the_run_and_names_its_test(tmp_path: Path) -> No
 
 
 def quiet() -> dict[str, str]:
-    """The environment without what make and this run of the tests were told."""
+    """The environment without what make and this run of the tests were told, and without plugins
+    that take as long to import as all the rest."""
     told = ("MAKE", "PYTEST_", "METAMCP_")
-    return {key: text for key, text in os.environ.items() if not key.startswith(told)}
+    others = {key: text for key, text in os.environ.items() if not key.startswith(told)}
+    return others | {"PYTEST_ADDOPTS": "-p no:anyio -p no:schemathesis"}
 
 
 def collected(folder: Path, *options: str) -> list[str]:
