@@ -3,8 +3,6 @@
 import json
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPSConnection
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.gateway import Gateway, free_port
 from tests.live.test_keys import listed
 
@@ -72,16 +71,10 @@ console_listen = "{self.address}:{self.console_port}"
     def orders(self) -> list[str]:
         """The orders in the audit, the newest first."""
         state = ("--state-dir", str(self.folder / "state"), "--event", "order", "--json")
-        done = subprocess.run(
-            [sys.executable, "-m", "metamcp_supervisor", "audit", "list", *state],
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = programs.run([*programs.PROGRAM, "audit", "list", *state], check=True)
         return [json.loads(line)["text"] for line in done.stdout.splitlines()]
 
     def _told(self, *words: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [*self.command(*words), "--json"],
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = programs.run([*self.command(*words), "--json"], check=True)
         found: dict[str, Any] = json.loads(done.stdout)
         return found

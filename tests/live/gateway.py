@@ -24,6 +24,7 @@ from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import ControlClient, Failed
 from metamcp_supervisor.wording import columns
 from metamcp_worker.ipc import codec
+from tests import programs
 from tests.live import processes
 from tests.waiting import WAIT_S, until
 
@@ -186,10 +187,7 @@ class Gateway:
     def run(self, *words: str | Path, ok: Sequence[int] = (0,)) -> Completed:
         """One `metamcp` for this gateway; its exit code must be one of `ok`, if there is any."""
         command = self.command(*words)
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
+        done = programs.run(command)
         said = f"{words} -> {done.returncode}: {done.stderr}{done.stdout}"
         assert not ok or done.returncode in ok, said
         return done

@@ -3,6 +3,7 @@
 import subprocess
 import urllib.request
 
+from tests import programs
 from tests.live.gateway import ROOT, Gateway
 
 END_S = 60
@@ -30,7 +31,7 @@ def login(gateway: Gateway, name: str) -> tuple[int, str]:
 
 def logout(gateway: Gateway, name: str) -> str:
     command = _command(gateway, "logout", name)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=END_S, check=True)
+    done = programs.run(command, timeout=END_S, check=True)
     return done.stderr
 
 

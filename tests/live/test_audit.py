@@ -19,6 +19,7 @@ import pytest
 from metamcp_supervisor.audit import audit_segments as reader
 from metamcp_worker.ipc import audit_records as audit
 from metamcp_worker.ipc.audit_records import AuditRecord, ChainRow
+from tests import programs
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
@@ -45,7 +46,7 @@ def records(gateway: Gateway) -> list[tuple[int, AuditRecord]]:
 def command(gateway: Gateway, *words: str, ok: int = 0) -> str:
     state = ("--state-dir", str(gateway.folder / "state"))
     line = [sys.executable, "-m", "metamcp_supervisor", "audit", *words, *state]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.run(line)
     assert done.returncode == ok, done.stderr + done.stdout
     return done.stdout
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import programs
 from tests.live.client import MODERN, Client
 from tests.live.gateway import SERVER, Gateway, fake, toml
 from tests.live.test_first_launch import Folder, folder
@@ -32,10 +33,7 @@ timeuot = "5s"
 
 
 def run(gateway: Gateway, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", *words],
-        capture_output=True, text=True, timeout=60, check=False, cwd=gateway.folder,
-    )  # fmt: skip
+    return programs.run([*programs.PROGRAM, *words], cwd=gateway.folder)
 
 
 @pytest.mark.promise("M98")
@@ -105,11 +103,7 @@ def test_a_watched_file_that_lost_every_server_is_refused_and_a_yes_applies_it()
 
 def confirmed(folder: Folder) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "HOME": str(folder.home), "XDG_RUNTIME_DIR": str(folder.path)}
-    return subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", "confirm", "--yes"],
-        cwd=folder.path, env=environ, capture_output=True, text=True, timeout=60, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return programs.run([*programs.PROGRAM, "confirm", "--yes"], cwd=folder.path, env=environ)
 
 
 @pytest.mark.promise("M105")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
 
@@ -42,11 +43,9 @@ def gateway() -> Iterator[Gateway]:
 def metamcp(
     gateway: Gateway, *words: str, stdin: str = "", **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        gateway.command(*words),
-        input=stdin, capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, **environ}, cwd=gateway.folder,
-    )  # fmt: skip
+    return programs.run(
+        gateway.command(*words), stdin=stdin, env={**os.environ, **environ}, cwd=gateway.folder
+    )
 
 
 def test_values_have_the_types_that_the_schema_names(gateway: Gateway) -> None:

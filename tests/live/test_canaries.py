@@ -6,8 +6,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.oauth.vault import KEY_BYTES, TokenRecord, Vault
+from tests import programs
 from tests.live import canaries, processes
 from tests.live.client import LEGACY, Client
 from tests.live.collector import Collector
@@ -161,10 +160,7 @@ oauth = {{ client_id = "me", client_secret = "${{file:{here}/client-secret}}" }}
 
     def run(self, *words: str) -> None:
         """Keep the output of a command line, which must not be misunderstood."""
-        done = subprocess.run(
-            [sys.executable, "-m", "metamcp_supervisor", *words], capture_output=True, text=True,
-            timeout=60, check=False, env={**os.environ, **self.gateway.environ},
-        )  # fmt: skip
+        done = programs.run([*programs.PROGRAM, *words], env={**os.environ, **self.gateway.environ})
         assert done.returncode in {0, 1, 3}, f"{words}: {done.stderr}"
         self._keep(" ".join(words[:3]), done.stdout + done.stderr)
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests import programs
 from tests.live.gateway import Gateway, fake
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M50")]
@@ -28,9 +29,7 @@ def test_the_catalogue_is_there_while_nothing_runs() -> None:
             sys.executable, "-m", "metamcp_supervisor", "catalog",
             "--config", str(gateway.config), "--state-dir", state,
         ]  # fmt: skip
-        return subprocess.run(
-            [*command, *words], capture_output=True, text=True, timeout=60, check=False
-        )
+        return programs.run([*command, *words])
 
     with gateway:
         assert gateway.stop() == 0
@@ -56,10 +55,9 @@ def test_a_rule_suggests_a_workflow_while_the_gateway_runs_and_after_it() -> Non
     }
 
     def suggest(task: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "metamcp_supervisor", "workflow", "suggest", task, *words],
-            capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **places},
-        )  # fmt: skip
+        return programs.run(
+            [*programs.PROGRAM, "workflow", "suggest", task, *words], env={**os.environ, **places}
+        )
 
     with gateway:
         running = json.loads(suggest("repeat that", "--json").stdout)

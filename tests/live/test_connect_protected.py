@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.certificates import authority
+from tests import programs
 from tests.live.bridge import Bridge
 from tests.live.client import MODERN
 from tests.live.gateway import Gateway, fake
@@ -30,7 +31,7 @@ def key(gateway: Gateway) -> Path:
     """The file with a key."""
     file = gateway.folder / "one.key"
     command = [*gateway.command("keys"), "create", "one", "--out", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    programs.run(command, check=True)
     return file
 
 
@@ -137,7 +138,7 @@ def test_a_recorded_call_is_replayed_with_a_key_over_tls(gateway: Gateway, key: 
         if verb == "replay":
             where += ["--runtime-dir", str(gateway.folder / "run")]
         command = [sys.executable, "-m", "metamcp_supervisor", verb, *where, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return programs.run(command)
 
     def recorded() -> list[str]:
         return [line for line in metamcp("calls", "--json").stdout.splitlines() if "again" in line]

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import threading
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from typing import Any, Self, cast
 import pytest
 
 from metamcp_supervisor.control.client import connect
+from tests import programs
 from tests.live.console import Markup
 from tests.live.gateway import SERVER, Gateway, fake, free_port
 from tests.waiting import until
@@ -171,10 +171,7 @@ def test_the_first_page_lists_files_of_clients_with_the_command_that_imports_the
         assert f"Windsurf {windsurf} The file cannot be read" in page.text
         _, *words = shlex.split(page.texts[page.texts.index("Copy") - 1])
         environment = {**os.environ, **gateway.environ}
-        subprocess.run(
-            [SERVER[0], "-m", "metamcp_supervisor", *words],
-            env=environment, capture_output=True, timeout=60, check=True,
-        )  # fmt: skip
+        programs.run([*programs.PROGRAM, *words], env=environment, check=True)
         gateway.ctl("reload")
         assert "/servers/notes" in Markup(visitor.ask("/f/")[1]).links()
 

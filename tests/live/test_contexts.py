@@ -14,6 +14,7 @@ import pytest
 
 from metamcp_supervisor.console.site import OWN_STREAMS_MAX
 from metamcp_supervisor.verbs import Exit
+from tests import programs
 from tests.live.console import Steered
 from tests.live.console_abroad import ConsoleAbroad
 from tests.live.gateway import Completed, fake, free_port, toml
@@ -51,10 +52,7 @@ class Laptop:
     def run(
         self, *words: str, ok: Sequence[int] = (0,), environ: Mapping[str, str] = NOTHING
     ) -> Completed:
-        done = subprocess.run(
-            [*PROGRAM, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=60, check=False, env={**self.environ, **environ}, cwd=self.home,
-        )  # fmt: skip
+        done = programs.run([*PROGRAM, *words], env={**self.environ, **environ}, cwd=self.home)
         assert done.returncode in ok, f"{words} -> {done.returncode}: {done.stderr}{done.stdout}"
         return done
 

@@ -1,7 +1,6 @@
 """`metamcp explain` and `metamcp policy`: what would happen to a call, without making it."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from metamcp_worker.ipc.figures import KEY_NEEDED
+from tests import programs
 from tests.live.gateway import Gateway, fake
 from tests.live.test_keys import keys
 from tests.waiting import until
@@ -73,10 +73,9 @@ def gateway() -> Iterator[Gateway]:
 
 def run(gateway: Gateway, *words: str, ok: int = 0) -> str:
     """What a command prints."""
-    done = subprocess.run(
-        [*gateway.command(words[0])[:3], *words, "--runtime-dir", str(gateway.folder / "run")],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = programs.run(
+        [*gateway.command(words[0])[:3], *words, "--runtime-dir", str(gateway.folder / "run")]
+    )
     assert done.returncode == ok, done.stderr + done.stdout
     return done.stdout + done.stderr
 
@@ -203,11 +202,11 @@ def test_arguments_that_are_not_an_object_are_refused(gateway: Gateway) -> None:
 def test_a_check_names_rules_without_effect(gateway: Gateway) -> None:
     words = ("policy", "check", "--config", str(gateway.config))
     command = [*gateway.command("policy")[:3], *words, "--state-dir", str(gateway.folder / "state")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.run(command)
     assert done.returncode == 0, done.stderr
     assert "ok: 6 policies, " in done.stdout
     assert "'typo' concerns nothing that the servers offered last: [\"one/ecko\"]" in done.stderr
     assert "'idle' has no effect: 'no-error' denies all of it" in done.stderr
     assert len(done.stderr.splitlines()) == 2
-    strict = subprocess.run([*command, "--strict"], capture_output=True, timeout=60, check=False)
+    strict = programs.run([*command, "--strict"])
     assert strict.returncode == 65

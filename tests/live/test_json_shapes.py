@@ -4,13 +4,12 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.docs.test_commands import EXTRA, HELLO, SCRIPT
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
@@ -107,8 +106,8 @@ def answer(gateway: Gateway, line: str) -> dict[str, Any]:
     words = [*shlex.split(before), "--json", *shlex.split(f"{dashes}{behind}")]
     where = gateway.folder / "empty" if line == "init" else gateway.folder
     where.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", *words],
+    done = programs.run(
+        [*programs.PROGRAM, *words],
         cwd=where,
         env={
             **os.environ,
@@ -116,12 +115,8 @@ def answer(gateway: Gateway, line: str) -> dict[str, Any]:
             "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
             "METAMCP_STATE_DIR": str(gateway.folder / "state"),
         },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        check=False,
     )
-    assert done.stdout, f"{line}: {done.stderr.decode()}"
+    assert done.stdout, f"{line}: {done.stderr}"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
     return found
 

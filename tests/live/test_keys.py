@@ -18,6 +18,7 @@ from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
 from metamcp_supervisor.runtime import UNFINISHED
+from tests import programs
 from tests.live import processes
 from tests.live.client import LEGACY, MODERN
 from tests.live.crowd import Crowd, Ear
@@ -49,7 +50,7 @@ META: dict[str, Any] = {
 def keys(gateway: Gateway, *words: str, ok: int = 0) -> Any:
     """The JSON that `metamcp keys` prints."""
     command = [*gateway.command("keys"), *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.run(command)
     assert done.returncode == ok, done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
 
@@ -329,7 +330,7 @@ def test_a_backup_of_a_running_gateway_brings_back_what_was_deleted_later(
     assert secret.encode() not in copy.read_bytes()
     keys(gateway, "revoke", "precious")
     command = [sys.executable, "-m", "metamcp_supervisor", "restore", str(copy), *where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.run(command)
     assert done.returncode == 75, "the gateway runs"
     assert "stop it first ('metamcp down')" in done.stderr
     done = gateway.run("restore", copy, *where[2:], ok=(75,))
@@ -368,4 +369,4 @@ def test_a_key_is_accepted_until_the_grace_of_a_new_pepper_ends(gateway: Gateway
 
 def run(*words: str) -> int:
     command = [sys.executable, "-m", *words]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+    return programs.run(command).returncode

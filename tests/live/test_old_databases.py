@@ -4,7 +4,6 @@ import base64
 import json
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +15,7 @@ import pytest
 from metamcp_supervisor.keys.key_rules import DAY_S, PEPPER
 from metamcp_supervisor.store.database import FILE, STEPS
 from metamcp_worker.access import api_key
+from tests import programs
 from tests.live.client import LEGACY, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.test_keys import ask
@@ -196,7 +196,7 @@ def test_a_state_directory_of_an_earlier_version_is_used_at_rest_and_by_a_gatewa
     assert gateway.schema() == len(STEPS)
     words = ["restore", str(copy), *gateway.passphrase, "--state-dir", str(gateway.state), "--json"]
     command = [sys.executable, "-m", "metamcp_supervisor", *words]
-    restored = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    restored = programs.run(command, check=True)
     assert json.loads(restored.stdout)["content"] == content
     assert gateway.schema() == gateway.version
     with gateway:

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import programs
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.load import Callers
@@ -176,7 +177,7 @@ def test_a_command_that_does_not_exist_is_told_and_hurts_nobody() -> None:
         assert bad["state"] == "error"
         assert "no-such-program-here" in bad["message"]
         waiting = gateway.command("ctl", "wait", "--timeout", "1s")
-        done = subprocess.run(waiting, capture_output=True, text=True, timeout=30, check=False)
+        done = programs.run(waiting, timeout=30)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert done.stderr.startswith("metamcp: bad failed: ")
         assert " (next start in " in done.stderr

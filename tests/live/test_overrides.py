@@ -16,6 +16,7 @@ from mcp.client.sse import sse_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import Tool
 
+from tests import programs
 from tests.live.bridge import Bridge
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw, Stream
@@ -236,9 +237,7 @@ def test_verbs_hide_rename_and_switch_a_tool_of_a_gateway_that_runs() -> None:
         def run(*arguments: str) -> str:
             command = [sys.executable, "-m", "metamcp_supervisor", "tools", *arguments]
             where = ["--config", str(gateway.config)]
-            done = subprocess.run(
-                [*command, *where], capture_output=True, text=True, timeout=60, check=False
-            )
+            done = programs.run([*command, *where])
             return done.stdout + done.stderr
 
         def tools(*arguments: str) -> None:

@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from metamcp_worker.ipc import codec
+from tests import programs
 from tests.live.gateway import Gateway, fake
 from tests.live.raw import LEGACY, MODERN, Raw
 from tests.waiting import until
@@ -41,7 +41,7 @@ which = pytest.mark.parametrize("server", ["old", "new"])
 
 def made_key(gateway: Gateway, name: str) -> str:
     command = [*gateway.command("keys"), "create", name, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = programs.run(command, check=True)
     key: str = json.loads(done.stdout)["key"]
     return key
 

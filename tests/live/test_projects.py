@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.live.client import Client
 from tests.live.gateway import SERVER
 from tests.waiting import until
@@ -35,15 +36,7 @@ class Machine:
         return folder
 
     def run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "metamcp_supervisor", *words],
-            cwd=folder,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return programs.run([*programs.PROGRAM, *words], cwd=folder, env=self.environ)
 
     def up(self, folder: Path) -> int:
         """The port that the first screen prints."""

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake, toml
 from tests.live.raw import Raw
@@ -40,7 +40,7 @@ class Pinned(Gateway):
         """`metamcp lock …` for this gateway; what it says."""
         where = ("--config", str(self.config), "--state-dir", str(self.folder / "state"))
         command = [*self.command("ctl")[:3], "lock", *arguments, *where]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = programs.run(command)
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 

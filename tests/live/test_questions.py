@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.live.gateway import Gateway, fake
 from tests.terminal import Terminal
 
@@ -39,10 +40,7 @@ def line(gateway: Gateway, words: str) -> list[str]:
 
 
 def piped(gateway: Gateway, words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        line(gateway, words), cwd=gateway.folder, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return programs.run(line(gateway, words), cwd=gateway.folder)
 
 
 def asked(command: list[str], folder: Path, question: str, answer: str) -> tuple[int, str]:
@@ -95,7 +93,7 @@ def test_the_removal_of_results_says_whose_they_are(gateway: Gateway) -> None:
 
 def test_another_authority_takes_the_place_of_one_only_after_a_yes(tmp_path: Path) -> None:
     command = [*METAMCP, "tls", "init", "--state-dir", str(tmp_path)]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    programs.run(command, check=True)
     first = (tmp_path / "tls" / "ca.pem").read_bytes()
     assert asked(command, tmp_path, "Make it?", "n")[0] == 1
     assert (tmp_path / "tls" / "ca.pem").read_bytes() == first

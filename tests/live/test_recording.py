@@ -14,6 +14,7 @@ import pytest
 
 from metamcp_supervisor.wording.recorded_calls import lines
 from metamcp_worker.ipc.records import word
+from tests import programs
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway
 from tests.waiting import until
@@ -50,10 +51,7 @@ def metamcp(gateway: Gateway, verb: str, *arguments: str) -> subprocess.Complete
     where = ["--state-dir", str(gateway.folder / "state")]
     if verb == "replay":
         where += ["--runtime-dir", str(gateway.folder / "run")]
-    return subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", verb, *where, *arguments],
-        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return programs.run([*programs.PROGRAM, verb, *where, *arguments])
 
 
 def recorded(gateway: Gateway) -> list[dict[str, Any]]:

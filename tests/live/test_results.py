@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
+from tests import programs
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_keys import keys
@@ -60,7 +60,7 @@ def gateway() -> Iterator[Gateway]:
 def results(gateway: Gateway, *words: str, ok: int = 0) -> Any:
     """The JSON that `metamcp results` prints, or its complaint."""
     command = [*gateway.command("results"), *words, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.run(command)
     assert done.returncode == ok, done.stderr
     return json.loads(done.stdout) if done.stdout else done.stderr
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.viewed import heard, listeners
@@ -84,10 +84,7 @@ def listed(gateway: Gateway, path: str = OURS) -> list[str]:
 
 def scripts(gateway: Gateway, *arguments: str, folder: Path, ok: int = 0) -> str:
     """Output of the command `metamcp scripts`."""
-    said = subprocess.run(
-        gateway.command("scripts", *arguments),
-        capture_output=True, text=True, timeout=60, check=False, cwd=folder,
-    )  # fmt: skip
+    said = programs.run(gateway.command("scripts", *arguments), cwd=folder)
     assert said.returncode == ok, said.stderr
     return said.stdout + said.stderr
 

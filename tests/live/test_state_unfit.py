@@ -4,11 +4,11 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
 from contextlib import closing
 
 import pytest
 
+from tests import programs
 from tests.live.client import Client
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
@@ -21,7 +21,7 @@ def test_fifos_in_place_of_files_make_the_gateway_wait_for_nobody() -> None:
     with Gateway(servers, extra='[recording]\ncalls = "full"') as gateway:
         _call(gateway)
         kept = gateway.command("toolsets", "create", "desk", "one.echo")
-        subprocess.run(kept, check=True, capture_output=True, timeout=60)
+        programs.run(kept, check=True)
         state = gateway.folder / "state"
         until((state / "definitions.lock").exists, "what is seen first is kept")
         gateway.stop()

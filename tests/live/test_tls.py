@@ -20,6 +20,7 @@ from mcp.client.client import Client as Sdk
 from mcp.client.streamable_http import streamable_http_client
 
 from metamcp_supervisor.certificates import authority
+from tests import programs
 from tests.live.gateway import Gateway, fake
 from tests.live.test_metrics import page
 from tests.waiting import until
@@ -156,7 +157,7 @@ def greet(client: ssl.SSLObject, server: ssl.SSLObject) -> None:
 def test_tls_verbs_say_what_there_is_and_what_to_do(tmp_path: Path, gateway: Gateway) -> None:
     def tls(*words: str, ok: int = 0) -> str:
         command = [*gateway.command("tls")[:3], "tls", "--state-dir", str(tmp_path), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = programs.run(command)
         assert done.returncode == ok, done.stderr
         return done.stdout + done.stderr
 

@@ -12,6 +12,7 @@ import pytest
 
 import metamcp_supervisor
 from metamcp_supervisor.control import client as control
+from tests import programs
 from tests.live import processes
 from tests.live.client import MODERN, Client
 from tests.live.gateway import fake
@@ -209,7 +210,7 @@ def test_calls_are_answered_and_an_end_is_not_forgotten_while_the_program_begins
     client = Client(gateway.port)
     (gateway.packages / "sitecustomize.py").write_text(SLOW)
     asked = gateway.command("ctl", "upgrade", "--timeout", "3s")
-    assert subprocess.run(asked, capture_output=True, timeout=60, check=False).returncode == 6
+    assert programs.run(asked).returncode == 6
     until(Path(gateway.packages / "begun").exists, "the new program begins")
     assert client.text("old__echo", text="meanwhile") == "meanwhile"
     client.end()

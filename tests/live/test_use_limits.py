@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.test_metrics import total
@@ -211,7 +211,7 @@ def shared() -> Iterator[Gateway]:
 
 def key(gateway: Gateway, name: str) -> str:
     command = [*gateway.command("keys"), "create", name, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = programs.run(command, check=True)
     made: str = json.loads(done.stdout)["key"]
     return made
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.client import MODERN, Client
 from tests.live.gateway import Gateway, fake
 from tests.live.test_metrics import page
@@ -66,7 +67,7 @@ def ran(*arguments: str) -> list[str]:
 def verb(gateway: Gateway, *arguments: str, ok: int = 0) -> str:
     """What `metamcp workflow` prints; its exit code is `ok`."""
     command = [*ran(*arguments), "--runtime-dir", str(gateway.folder / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = programs.run(command)
     assert done.returncode == ok, done
     return done.stdout if ok == 0 else done.stderr
 

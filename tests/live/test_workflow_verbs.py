@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 
@@ -62,7 +63,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 def ran(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[str]:
     place = ["--endpoint", "e", "--runtime-dir", str(gateway.folder / "run")]
     command = [sys.executable, "-m", "metamcp_supervisor", "workflow", *arguments, *place]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return programs.run(command)
 
 
 def structured(gateway: Gateway, *arguments: str) -> dict[str, Any]:

@@ -4,13 +4,13 @@ import http.client
 import itertools
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests import programs
 from tests.live.client import LEGACY, MODERN, Client
 from tests.live.gateway import SERVER, Gateway, fake, toml
 from tests.waiting import until
@@ -150,12 +150,12 @@ def test_a_key_of_a_workspace_opens_its_endpoints_alone(gateway: Gateway) -> Non
     keys: dict[str, str] = {}
     for workspace in ("default", "acme"):
         command = [*gateway.command("keys"), "create", "k", "--workspace", workspace, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = programs.run(command, check=True)
         keys[workspace] = json.loads(done.stdout)["key"]
     found = {name: status(gateway, key) for name, key in keys.items()}
     assert found == {"default": 404, "acme": 200}
     wrong = [*gateway.command("keys"), "create", "k", "--workspace", "acmee"]
-    said = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    said = programs.run(wrong)
     assert "no workspace is named 'acmee'; did you mean 'acme'?" in said.stderr
 
 

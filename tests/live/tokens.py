@@ -1,12 +1,11 @@
 """What tools cost, as the operator of a gateway is told it and as a client has it in context."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from metamcp_worker.ipc import builtin_definitions, codec
+from tests import programs
 from tests.live.gateway import Gateway
 from tests.live.raw import MODERN, Raw
 
@@ -17,11 +16,7 @@ TOKENS_PER_TOOL_MAX = 5
 def told(gateway: Gateway, *arguments: str) -> dict[str, Any]:
     """`metamcp tools --tokens` as the operator of this gateway calls it."""
     where = ("--config", str(gateway.config), "--state-dir", str(gateway.folder / "state"))
-    done = subprocess.run(
-        [sys.executable, "-m", "metamcp_supervisor", "tools", "--tokens", "--json", *arguments,
-         *where],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = programs.run([*programs.PROGRAM, "tools", "--tokens", "--json", *arguments, *where])
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

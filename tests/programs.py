@@ -1,0 +1,210 @@
+"""`metamcp` without the start of an interpreter: a process that has imported all of it forks.
+
+A start costs 0.15 to 0.3 s of processor time, most of it imports, and the tests start hundreds. The
+process is one for each lane, has one thread, and forks once for each command. The fork reads
+`__main__` as `python -m metamcp_supervisor` does, with the arguments, the environment, the folder
+and the streams of the command, and nothing else is open in it. What stays (`up`, `serve`) and what
+has other variables for its interpreter starts as always.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = (sys.executable, "-m", "metamcp_supervisor")
+STAYING = {"up", "serve"}
+OF_INTERPRETER = ("PYTHON", "LC_", "LANG", "TZ", "METAMCP_PURE")
+"""Beginnings of names of variables that count before the first import."""
+ORDER_BYTES_MAX = 150_000
+STDIN_BYTES_MAX = 60_000
+"""As much as a pipe takes before anybody reads."""
+LATE = (
+    "asyncio", "concurrent.futures.thread", "ctypes", "getpass", "httpx2", "metamcp_supervisor.cli",
+    "metamcp_supervisor.control", "metamcp_supervisor.config", "sqlite3", "tomllib",
+)  # fmt: skip
+"""Modules, and packages with theirs, that verbs import."""
+
+_lock = threading.Lock()
+_forking: list[socket.socket] = []
+"""The connection to the process that forks, once it is needed."""
+
+
+def run(
+    command: Sequence[str],
+    *,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    timeout: float = 60.0,
+    check: bool = False,
+) -> "subprocess.CompletedProcess[str]":
+    """What `subprocess.run` returns of this command, which begins with PROGRAM."""
+    program, words = tuple(command[:3]), list(command[3:])
+    environ, folder = dict(os.environ if env is None else env), str(cwd or os.getcwd())
+    assert program == PROGRAM, command
+    order = json.dumps([words, environ, folder]).encode()
+    given = stdin.encode()
+    is_usual = not STAYING & {*words} and _of_interpreter(environ) == _of_interpreter(os.environ)
+    if not is_usual or len(order) > ORDER_BYTES_MAX or len(given) > STDIN_BYTES_MAX:
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=check,
+            env=environ, cwd=folder,
+        )  # fmt: skip
+    with contextlib.ExitStack() as opened:
+        pipes = [os.pipe() for _ in range(4)]
+        files = [(io.FileIO(out, "rb"), io.FileIO(into, "wb")) for out, into in pipes]
+        for file in (file for pair in files for file in pair):
+            opened.enter_context(file)
+        (stdin_out, stdin_in), *others = files
+        stdin_in.write(given)
+        stdin_in.close()
+        theirs = [stdin_out, *(into for _, into in others)]
+        with _lock:
+            socket.send_fds(_process(), [order], [file.fileno() for file in theirs])
+        for file in theirs:
+            file.close()
+        output, error, told = _read([out for out, _ in others], command, timeout)
+    _, status = struct.unpack("ii", told)
+    code = os.waitstatus_to_exitcode(status)
+    done = subprocess.CompletedProcess(command, code, _text(output), _text(error))
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _of_interpreter(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(OF_INTERPRETER)}
+
+
+def _text(raw: bytes) -> str:
+    return io.TextIOWrapper(io.BytesIO(raw)).read()
+
+
+def _read(files: list[io.FileIO], command: Sequence[str], timeout: float) -> list[bytes]:
+    """All of these pipes; the last one begins with the pid of the program."""
+    end, read = time.monotonic() + timeout, [b"" for _ in files]
+    with selectors.DefaultSelector() as selector:
+        for at, file in enumerate(files):
+            selector.register(file, selectors.EVENT_READ, at)
+        while selector.get_map():
+            left = end - time.monotonic()
+            if left <= 0:
+                with contextlib.suppress(ProcessLookupError, struct.error):
+                    os.kill(struct.unpack_from("i", read[-1])[0], signal.SIGKILL)
+                raise subprocess.TimeoutExpired(command, timeout, read[0], read[1])
+            for key, _ in selector.select(left):
+                piece = os.read(key.fd, 65536)
+                read[key.data] += piece
+                if not piece:
+                    selector.unregister(key.fileobj)
+    return read
+
+
+def _process() -> socket.socket:
+    """The connection to the process that forks; it ends with this one."""
+    if not _forking:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.programs", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT,
+            )  # fmt: skip
+        _forking.append(ours)
+
+        @atexit.register
+        def end() -> None:
+            ours.close()
+            process.wait(timeout=30)
+
+    return _forking[0]
+
+
+# In the process that forks
+
+
+def _import_all() -> None:
+    for name in LATE:
+        module = importlib.import_module(name)
+        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            if name.startswith("metamcp_"):
+                importlib.import_module(f"{name}.{found.name}")
+    sys.modules.pop("metamcp_supervisor.__main__", None)
+    assert threading.active_count() == 1
+    gc.collect()
+    gc.freeze()
+
+
+def _next_order(orders: socket.socket) -> "tuple[bytes, list[int]]":
+    """Fork for each order, and say how each fork ended. Returns in a fork, with its order."""
+    forks: dict[int, tuple[int, int]] = {}
+    with orders, selectors.DefaultSelector() as selector:
+        selector.register(orders, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd in forks:
+                    pid, told = forks.pop(key.fd)
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    _tell(told, os.waitpid(pid, 0)[1])
+                    os.close(told)
+                    continue
+                order, fds, *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 4)
+                if not order:
+                    sys.exit()
+                pid = os.fork()
+                if not pid:
+                    return order, fds
+                *streams, told = fds
+                for fd in streams:
+                    os.close(fd)
+                _tell(told, pid)
+                ended = os.pidfd_open(pid)
+                forks[ended] = (pid, told)
+                selector.register(ended, selectors.EVENT_READ)
+
+
+def _tell(fd: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it waited too long, and waits no more
+        os.write(fd, struct.pack("i", number))
+
+
+def _become(order: bytes, fds: list[int]) -> None:
+    words, environ, folder = json.loads(order)
+    for at, fd in enumerate(fds[:3]):
+        os.dup2(fd, at)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    for at, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        raw = io.FileIO(at, "w" if at else "r", closefd=False)
+        buffer = io.BufferedWriter(raw) if at else io.BufferedReader(raw)
+        new = io.TextIOWrapper(buffer, old.encoding, old.errors, line_buffering=at == 2)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+    sys.path[0] = folder
+    sys.argv = [PROGRAM[2], *words]
+    runpy.run_module(PROGRAM[2], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _import_all()
+    _become(*_next_order(socket.socket(fileno=int(sys.argv[1]))))
