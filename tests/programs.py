@@ -56,30 +56,18 @@ def run(
     check: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
     """What `subprocess.run` returns of this command, which begins with PROGRAM."""
-    program, words = tuple(command[:3]), list(command[3:])
-    environ, folder = dict(os.environ if env is None else env), str(cwd or os.getcwd())
-    assert program == PROGRAM, command
-    order = json.dumps([words, environ, folder]).encode()
-    given = stdin.encode()
-    is_usual = not STAYING & {*words} and _of_interpreter(environ) == _of_interpreter(os.environ)
-    if not is_usual or len(order) > ORDER_BYTES_MAX or len(given) > STDIN_BYTES_MAX:
+    environ, given = dict(os.environ if env is None else env), stdin.encode()
+    order = _order(command, environ, cwd)
+    if not _may_fork(command, environ, order) or len(given) > STDIN_BYTES_MAX:
         return subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=timeout, check=check,
-            env=environ, cwd=folder,
+            env=environ, cwd=cwd,
         )  # fmt: skip
     with contextlib.ExitStack() as opened:
-        pipes = [os.pipe() for _ in range(4)]
-        files = [(io.FileIO(out, "rb"), io.FileIO(into, "wb")) for out, into in pipes]
-        for file in (file for pair in files for file in pair):
-            opened.enter_context(file)
-        (stdin_out, stdin_in), *others = files
+        (stdin_out, stdin_in), *others = [_pipe(opened) for _ in range(4)]
         stdin_in.write(given)
         stdin_in.close()
-        theirs = [stdin_out, *(into for _, into in others)]
-        with _lock:
-            socket.send_fds(_process(), [order], [file.fileno() for file in theirs])
-        for file in theirs:
-            file.close()
+        _send(order, [stdin_out, *(into for _, into in others)])
         output, error, told = _read([out for out, _ in others], command, timeout)
     _, status = struct.unpack("ii", told)
     code = os.waitstatus_to_exitcode(status)
@@ -87,6 +75,75 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+class Fork:
+    """A fork with pipes, as `subprocess.Popen` has them. `log`: where its errors go."""
+
+    def __init__(
+        self, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | str
+    ) -> None:
+        order = _order(command, env, cwd)
+        assert _may_fork(command, env, order), command
+        with contextlib.ExitStack() as opened, log.open("wb", 0) as errors:
+            (stdin_out, stdin_in), (stdout_out, stdout_in), (told, telling) = [
+                _pipe(opened) for _ in range(3)
+            ]
+            _send(order, [stdin_out, stdout_in, errors, telling])
+            opened.pop_all()  # what is not sent stays open
+        self.stdin, self.stdout = io.BufferedWriter(stdin_in), io.BufferedReader(stdout_out)
+        self._told = told
+        self.returncode: int | None = None
+        (self.pid,) = struct.unpack("i", os.read(told.fileno(), 4))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._told, selectors.EVENT_READ)
+                if not selector.select(timeout):
+                    raise subprocess.TimeoutExpired(PROGRAM, timeout)
+            (status,) = struct.unpack("i", self._told.read(4))
+            self._told.close()
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _order(command: Sequence[str], environ: Mapping[str, str], cwd: Path | str | None) -> bytes:
+    assert tuple(command[:3]) == PROGRAM, command
+    return json.dumps([command[3:], {**environ}, str(cwd or os.getcwd())]).encode()
+
+
+def _may_fork(command: Sequence[str], environ: Mapping[str, str], order: bytes) -> bool:
+    is_usual = _of_interpreter(environ) == _of_interpreter(os.environ)
+    return is_usual and not STAYING & {*command} and len(order) <= ORDER_BYTES_MAX
+
+
+def _pipe(opened: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
+    out, into = os.pipe()
+    pair = io.FileIO(out, "rb"), io.FileIO(into, "wb")
+    for file in pair:
+        opened.enter_context(file)
+    return pair
+
+
+def _send(order: bytes, files: Sequence[io.FileIO]) -> None:
+    """Have a fork made, with these files as its streams and for what is told of it."""
+    with _lock:
+        socket.send_fds(_process(), [order], [file.fileno() for file in files])
+    for file in files:
+        file.close()
 
 
 def _of_interpreter(environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests import programs
 from tests.live.client import LEGACY, MODERN
 
 STAMP = {
@@ -18,7 +19,8 @@ STAMP = {
 
 
 class Bridge:
-    """One bridge; leaving the `with` block closes its input and expects a clean end."""
+    """One bridge; leaving the `with` block closes its input and expects a clean end. `forked`: it
+    is not the start that counts, nor what /proc says of it."""
 
     def __init__(
         self,
@@ -27,21 +29,24 @@ class Bridge:
         era: str = LEGACY,
         env: dict[str, str] | None = None,
         capabilities: dict[str, Any] | None = None,
+        forked: bool = False,
     ) -> None:
         self.era = era
         self.capabilities = capabilities or {}
         self.seen: list[dict[str, Any]] = []
         self.next_id = 0
         self.log = folder / f"bridge-{os.urandom(4).hex()}.log"
+        command = [*programs.PROGRAM, "connect", *arguments]
+        environ = {**os.environ, **(env or {})}
+        self.process: subprocess.Popen[bytes] | programs.Fork
+        if forked:
+            self.process = programs.Fork(command, self.log, environ, folder)
+            return
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "metamcp_supervisor", "connect", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=folder,
-                env={**os.environ, **(env or {})},
-            )
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=folder,
+                env=environ,
+            )  # fmt: skip
 
     def __enter__(self) -> Self:
         if self.era != MODERN:

@@ -82,6 +82,6 @@ def test_arguments_that_a_tool_wants_in_headers_need_no_care_of_the_client(
     gateway: Gateway,
 ) -> None:
     where = ("--runtime-dir", str(gateway.folder / "run"))
-    with Bridge(*where, folder=gateway.folder, era=MODERN) as one:
+    with Bridge(*where, folder=gateway.folder, era=MODERN, forked=True) as one:
         assert one.text("test_x_mcp_header", region="é") == "region=é"
         assert one.text("test_x_mcp_header", region="us west") == "region=us west"

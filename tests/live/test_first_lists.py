@@ -72,7 +72,7 @@ def listed(gateway: Gateway, way: str, era: str) -> list[str]:
         with closing(Client(gateway.port, era)) as client:
             return sorted(client.tools())
     where = ("--url", gateway.url)
-    with Bridge(*where, folder=gateway.folder, era=era) as bridge:
+    with Bridge(*where, folder=gateway.folder, era=era, forked=True) as bridge:
         return sorted(bridge.tools())
 
 

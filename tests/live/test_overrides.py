@@ -164,7 +164,7 @@ async def test_clients_of_2024_get_the_same(gateway: Gateway) -> None:
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 def test_a_bridge_gets_the_same(gateway: Gateway, era: str) -> None:
     where = ("--runtime-dir", str(gateway.folder / "run"))
-    with Bridge(*where, folder=gateway.folder, era=era) as bridge:
+    with Bridge(*where, folder=gateway.folder, era=era, forked=True) as bridge:
         assert {"ask_old", "ask_new"} <= set(bridge.tools())
         found = got(bridge.text("ask_new", repo="/evil"))
         assert found == {"name": "raw", "arguments": {"n": 5, "repo": "/safe"}}

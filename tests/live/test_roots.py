@@ -281,9 +281,9 @@ def test_a_client_of_the_bridge_without_roots_is_in_the_project_of_its_folder(
     there.mkdir()
     where = ("--runtime-dir", str(gateway.folder / "run"))
     with (
-        Bridge(*where, folder=here) as one,
-        Bridge(*where, folder=here, era=MODERN) as two,
-        Bridge(*where, folder=there) as other,
+        Bridge(*where, folder=here, forked=True) as one,
+        Bridge(*where, folder=here, era=MODERN, forked=True) as two,
+        Bridge(*where, folder=there, forked=True) as other,
     ):
         pids = [client.text(f"{server}__pid") for client in (one, two, other)]
         assert pids[0] == pids[1] != pids[2]
