@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,43 @@ def roles(gateway: Gateway) -> dict[str, dict[str, Any]]:
     return {one["role"]: one for one in gateway.status()["roles"]}
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Gateway]:
+    """A gateway with middleware of several kinds, each for servers of its own."""
+    folder = Path(tempfile.mkdtemp())
+    lines = [
+        line("shout", "one/echo", options={"prefix": "> "}),
+        line("watch", "seen*/*", options={"path": str(folder / "seen")}, timeout="10s"),
+        line("redaction", "three/*", timeout="2s"),
+        line("cache", "three/pid", options={"read_only": False}),
+        line("short", "three/*", uses="filter", options={"text_max": 20}),
+    ]
+    servers = {
+        **SERVERS, "seen": fake("--era", "legacy"), "three": fake(),
+        "seen_lists": fake("--prompts", "--resources"),
+    }  # fmt: skip
+    try:
+        with gateway(*lines, servers=servers) as running:
+            running.environ["SEEN"] = str(folder / "seen")
+            yield running
+    finally:
+        shutil.rmtree(folder)
+
+
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-def test_it_changes_calls_of_both_eras_and_leaves_others_alone(era: str) -> None:
-    shout = line("shout", "one/echo", options={"prefix": "> "})
-    with gateway(shout) as running, closing(Client(running.port, era)) as client:
+def test_it_changes_calls_of_both_eras_and_leaves_others_alone(shared: Gateway, era: str) -> None:
+    def requests() -> int:
+        return int(roles(shared)["middleware shout"]["counts"].get("requests", 0))
+
+    before = requests()
+    with closing(Client(shared.port, era)) as client:
         assert client.text("one__echo", text="a") == "> A"
         assert client.text("two__echo", text="a") == "a"
         assert "error" not in client.call("one__sleep", ms=1)
-        found = until(lambda: roles(running)["middleware shout"]["counts"].get("requests"), "told")
-        assert found == 1
-        assert "middleware shout: ready, process " in running.ctl("status")
-        assert steps(running, "one__echo")["middleware"] == "shout"
+        until(lambda: requests() > before, "told")
+        assert requests() == before + 1
+        assert "middleware shout: ready, process " in shared.ctl("status")
+        assert steps(shared, "one__echo")["middleware"] == "shout"
 
 
 BAD = (
@@ -141,45 +167,39 @@ builtins = ["workflows"]
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-def test_progress_passes_and_a_client_that_leaves_ends_hook_and_call(era: str) -> None:
-    seen = Path(tempfile.mkdtemp()) / "seen"
-    watch = line("watch", "one/*", options={"path": str(seen)}, timeout="10s")
-    try:
-        with gateway(watch, servers={"one": fake("--era", "legacy")}) as running:
-            client = Raw(running.port, era)
-            params = b'{"name":"one__progress","arguments":{"n":3}}'
-            with client.ask("tools/call", params, b"7", b'"progressToken":"p"') as stream:
-                before, answer = stream.until(b"7")
-            assert len(before) == 3
-            assert answer.result
-            started = client.start(
-                "tools/call", b'{"name":"one__sleep","arguments":{"ms":60000}}', b"8"
-            )
-            until(lambda: "sleep" in seen.read_text(), "the hook has it")
-            if era == MODERN:
-                started.close()  # which is how a client of this era leaves
-            else:
-                client.tell("notifications/cancelled", b'{"requestId":8}')
-            until(lambda: "cancelled sleep" in seen.read_text(), "the hook ends")
-            assert client.text("one__echo", text="a") == "a"
-            until(lambda: running.server("one")["inflight"] == 0, "the call ends")
-            started.close()
-    finally:
-        shutil.rmtree(seen.parent)
+def test_progress_passes_and_a_client_that_leaves_ends_hook_and_call(
+    shared: Gateway, era: str
+) -> None:
+    seen = Path(shared.environ["SEEN"])
+    before = len(seen.read_text()) if seen.exists() else 0
+
+    def told() -> str:
+        return seen.read_text()[before:] if seen.exists() else ""
+
+    client = Raw(shared.port, era)
+    params = b'{"name":"seen__progress","arguments":{"n":3}}'
+    with client.ask("tools/call", params, b"7", b'"progressToken":"p"') as stream:
+        steps_before, answer = stream.until(b"7")
+    assert len(steps_before) == 3
+    assert answer.result
+    started = client.start("tools/call", b'{"name":"seen__sleep","arguments":{"ms":60000}}', b"8")
+    until(lambda: "sleep" in told(), "the hook has it")
+    if era == MODERN:
+        started.close()  # which is how a client of this era leaves
+    else:
+        client.tell("notifications/cancelled", b'{"requestId":8}')
+    until(lambda: "cancelled sleep" in told(), "the hook ends")
+    assert client.text("seen__echo", text="a") == "a"
+    until(lambda: shared.server("seen")["inflight"] == 0, "the call ends")
+    started.close()
 
 
-def test_prompts_and_resources_go_through_their_hooks() -> None:
-    seen = Path(tempfile.mkdtemp()) / "seen"
-    servers = {"one": fake("--prompts", "--resources"), "two": fake()}
-    watch = line("watch", "one/*", options={"path": str(seen)})
-    try:
-        with gateway(watch, servers=servers) as running:
-            with closing(Client(running.port, MODERN)) as client:
-                assert "result" in client.request("prompts/get", {"name": "one__greet"})
-                assert "result" in client.request("resources/read", {"uri": "fake://one"})
-            assert seen.read_text().splitlines()[-2:] == ["prompt greet 1", "resource fake://one 1"]
-    finally:
-        shutil.rmtree(seen.parent)
+def test_prompts_and_resources_go_through_their_hooks(shared: Gateway) -> None:
+    with closing(Client(shared.port, MODERN)) as client:
+        assert "result" in client.request("prompts/get", {"name": "seen_lists__greet"})
+        assert "result" in client.request("resources/read", {"uri": "fake://one"})
+    lines = Path(shared.environ["SEEN"]).read_text().splitlines()
+    assert lines[-2:] == ["prompt greet 1", "resource fake://one 1"]
 
 
 def test_other_middleware_counts_from_a_reload_on_and_calls_under_way_end_well() -> None:
@@ -301,18 +321,15 @@ def test_a_large_result_that_it_sees_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("era", [MODERN, LEGACY])
-def test_redaction_cache_and_filter_do_what_they_say(era: str) -> None:
-    lines = [
-        line("redaction", "one/*", timeout="2s"),
-        line("cache", "one/pid", options={"read_only": False}),
-        line("short", "one/*", uses="filter", options={"text_max": 20}),
-    ]
-    with gateway(*lines) as running, closing(Client(running.port, era)) as client:
-        until(lambda: "result" in client.call("one__echo", text=""), "the cache has seen the tools")
-        assert client.text("one__echo", text="to a@b.example") == "to [email]"
-        assert (
-            client.text("one__echo", text="a" * 25) == f"{'a' * 20}… (5 more characters were cut)"
+def test_redaction_cache_and_filter_do_what_they_say(shared: Gateway, era: str) -> None:
+    with closing(Client(shared.port, era)) as client:
+        until(
+            lambda: "result" in client.call("three__echo", text=""), "the cache has seen the tools"
         )
-        before = client.text("one__pid")
-        running.ctl("restart", "one", "--wait")
-        until(lambda: client.text("one__pid") != before, "what was kept is dropped with its server")
+        assert client.text("three__echo", text="to a@b.example") == "to [email]"
+        assert (
+            client.text("three__echo", text="a" * 25) == f"{'a' * 20}… (5 more characters were cut)"
+        )
+        before = client.text("three__pid")
+        shared.ctl("restart", "three", "--wait")
+        until(lambda: client.text("three__pid") != before, "what was kept goes with its server")
