@@ -32,6 +32,9 @@ PROGRAM = (sys.executable, "-m", "metamcp_supervisor")
 STAYING = {"up", "serve"}
 OF_INTERPRETER = ("PYTHON", "LC_", "LANG", "TZ", "METAMCP_PURE")
 """Beginnings of names of variables that count before the first import."""
+PATH = "PYTHONPATH"
+LATER = {PATH, "PYTHON_KEYRING_BACKEND"}
+"""Variables of that kind that a fork can follow."""
 ORDER_BYTES_MAX = 150_000
 STDIN_BYTES_MAX = 60_000
 """As much as a pipe takes before anybody reads."""
@@ -127,6 +130,7 @@ def _order(command: Sequence[str], environ: Mapping[str, str], cwd: Path | str |
 
 def _may_fork(command: Sequence[str], environ: Mapping[str, str], order: bytes) -> bool:
     is_usual = _of_interpreter(environ) == _of_interpreter(os.environ)
+    is_usual = is_usual and not _has_start(environ)
     return is_usual and not STAYING & {*command} and len(order) <= ORDER_BYTES_MAX
 
 
@@ -147,7 +151,24 @@ def _send(order: bytes, files: Sequence[io.FileIO]) -> None:
 
 
 def _of_interpreter(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name.startswith(OF_INTERPRETER)}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(OF_INTERPRETER) and name not in LATER
+    }
+
+
+def _has_start(environ: Mapping[str, str]) -> bool:
+    """Whether PYTHONPATH leads to what an interpreter reads at its start, or to another build."""
+    return any(
+        (Path(folder) / name).exists()
+        for folder in {*_path(environ)} - {*_path(os.environ)}
+        for name in ("sitecustomize.py", "usercustomize.py", PROGRAM[2])
+    )
+
+
+def _path(environ: Mapping[str, str]) -> list[str]:
+    return [folder for folder in environ.get(PATH, "").split(os.pathsep) if folder]
 
 
 def _text(raw: bytes) -> str:
@@ -248,6 +269,8 @@ def _become(order: bytes, fds: list[int]) -> None:
         os.dup2(fd, at)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(folder)
+    others = [path for path in sys.path[1:] if path not in _path(os.environ)]
+    sys.path[:] = [folder, *_path(environ), *others]
     os.environ.clear()
     os.environ.update(environ)
     for at, name in enumerate(("stdin", "stdout", "stderr")):
@@ -257,9 +280,17 @@ def _become(order: bytes, fds: list[int]) -> None:
         new = io.TextIOWrapper(buffer, old.encoding, old.errors, line_buffering=at == 2)
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
-    sys.path[0] = folder
     sys.argv = [PROGRAM[2], *words]
-    runpy.run_module(PROGRAM[2], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(PROGRAM[2], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        vars(threading)["_shutdown"]()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code or 0)  # to part all that was imported would take as long as the rest
 
 
 if __name__ == "__main__":
