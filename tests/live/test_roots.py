@@ -22,7 +22,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
-TRIES = 20
+TRIES = 12
 CAPABILITIES: dict[str, Any] = {"roots": {"listChanged": True}}
 SERVERS: dict[str, dict[str, Any]] = {
     "auto": fake("--era", "legacy", "--roots"),
@@ -164,7 +164,7 @@ def has_own_roots(client: Rooted, tool: str) -> bool:
 @pytest.mark.promise("M82")
 @pytest.mark.parametrize("flag", ["--roots", "--roots-late"])
 def test_three_clients_that_come_before_the_server_was_met_get_no_foreign_roots(flag: str) -> None:
-    """Twenty servers that nobody has met yet, called first by one, two or three clients. They keep
+    """Twelve servers that nobody has met yet, called first by one, two or three clients. They keep
     the roots that they are told; one kind asks when it starts, the other in its first calls."""
     tries = [f"try{number}" for number in range(TRIES)]
     server = {**fake("--era", "legacy", flag), "start": "lazy"}
