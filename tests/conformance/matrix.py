@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.conformance import results, suite
 from tests.conformance.cells import CLIENT_SCENARIOS, ENDPOINTS, Behind, Cell, Direct, Played
 from tests.conformance.results import Json, Score, Scores
 from tests.conformance.shims import shims
+from tests.conformance.suite import Players
 from tests.live.gateway import Gateway, fake
 from tests.waiting import until
 
@@ -119,16 +121,25 @@ def gateway(cells: Sequence[Behind]) -> Generator[Gateway]:
         yield stack.enter_context(Gateway(stdio, extra="\n".join(tables)))
 
 
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """What all runs share. `shim`: the command of a client of ours."""
+
+    gateway: Gateway | None
+    shim: str
+    players: Players
+
+
 def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
     """All cells; those of one lane run one after the other."""
     behind = [cell for cell in cells if isinstance(cell, Behind)]
     found: dict[Cell, Scores] = {cell: {} for cell in cells}
     with ExitStack() as stack:
         running = stack.enter_context(gateway(behind)) if behind else None
-        shim = stack.enter_context(shims())
+        playing = Playing(running, stack.enter_context(shims()), stack.enter_context(Players()))
 
         def work(lane: Lane) -> list[tuple[Cell, Scores]]:
-            return [(cell, once(cell, running, shim, scenarios)) for cell, scenarios in lane]
+            return [(cell, once(cell, playing, scenarios)) for cell, scenarios in lane]
 
         with ThreadPoolExecutor(LANES) as pool:
             for cell, scores in chain.from_iterable(pool.map(work, lanes(cells))):
@@ -136,7 +147,7 @@ def run(cells: Sequence[Cell], baseline: Baseline) -> dict[Cell, Scores]:
         for cell in cells:
             suspects = list(results.worse(found[cell], baseline.of(cell) or {}))
             if 0 < len(suspects) <= AGAIN_MAX:
-                found[cell] = {**found[cell], **once(cell, running, shim, suspects)}
+                found[cell] = {**found[cell], **once(cell, playing, suspects)}
     return found
 
 
@@ -161,11 +172,12 @@ def scenarios_of(cell: Played) -> Sequence[str]:
     return cell.scenarios or CLIENT_SCENARIOS[cell.revision]
 
 
-def once(cell: Cell, running: Gateway | None, shim: str, scenarios: Sequence[str] = ()) -> Scores:
-    """These scenarios, or all of the cell. `shim`: the command of a client of ours."""
+def once(cell: Cell, playing: Playing, scenarios: Sequence[str] = ()) -> Scores:
+    """These scenarios, or all of the cell."""
     if isinstance(cell, Played):
-        return played(cell, shim, scenarios or scenarios_of(cell))
+        return played(cell, playing, scenarios or scenarios_of(cell))
     revision = "" if cell.scenarios else cell.revision
+    running = playing.gateway
     with ExitStack() as stack:
         if isinstance(cell, Direct):
             url = stack.enter_context(fixture("both"))
@@ -174,7 +186,7 @@ def once(cell: Cell, running: Gateway | None, shim: str, scenarios: Sequence[str
             url = f"http://localhost:{running.port}/metamcp/{cell.at}/mcp"
 
         def play(names: Sequence[str]) -> Scores:
-            return suite.server(url, revision, names or cell.scenarios)
+            return playing.players.server(url, revision, names or cell.scenarios)
 
         if isinstance(cell, Behind) and cell.guesses and running is not None:
             return afresh(play, cell, running, scenarios)
@@ -210,9 +222,9 @@ class Quiet:
         return time.monotonic() - self._since > QUIET_S
 
 
-def played(cell: Played, shim: str, scenarios: Sequence[str]) -> Scores:
-    command = f"{shim} {cell.era}"
+def played(cell: Played, playing: Playing, scenarios: Sequence[str]) -> Scores:
+    command = f"{playing.shim} {cell.era}"
     found: dict[str, Score] = {}
     for scenario in scenarios:
-        found |= suite.client(command, cell.revision, scenario)
+        found |= playing.players.client(command, cell.revision, scenario)
     return found
