@@ -22,7 +22,6 @@ from tests.waiting import until
 
 #: Within the suite's own limit for a scenario.
 DRIVE_S_MAX = 60
-SERVER = "subject"
 LOGINS_MAX = 3
 CALLS_MAX = 3
 
@@ -42,24 +41,24 @@ def settings(scenario: str) -> str:
     return f"oauth = {toml(found)}"
 
 
-def authorized(gateway: Gateway) -> bool:
+def authorized(gateway: Gateway, name: str) -> bool:
     """Log in as long as the gateway says that this is needed. Is the server ready then?"""
     for _ in range(LOGINS_MAX):
-        until(lambda: gateway.server(SERVER)["state"] != "warming", "the server is decided on")
-        found = gateway.server(SERVER)
+        until(lambda: gateway.server(name)["state"] != "warming", "the server is decided on")
+        found = gateway.server(name)
         if found["state"] != "error":
             return True
-        if found["reason"] != "authorization" or login(gateway):
+        if found["reason"] != "authorization" or login(gateway, name):
             break
-    return bool(gateway.server(SERVER)["state"] != "error")
+    return bool(gateway.server(name)["state"] != "error")
 
 
-def login(gateway: Gateway) -> int:
+def login(gateway: Gateway, name: str) -> int:
     """`metamcp login` in a fork of this process, which has loaded all that it needs, and its link
     opened. Returns the exit code."""
     reader, writer = os.pipe()
     state = ("--state-dir", gateway.folder / "state")
-    words = gateway.command("login", SERVER, "--no-browser", "--config", gateway.config, *state)[3:]
+    words = gateway.command("login", name, "--no-browser", "--config", gateway.config, *state)[3:]
     pid = os.fork()
     if pid == 0:
         os.dup2(writer, 1)
@@ -95,7 +94,6 @@ async def drive(url: str, era: str) -> None:
                     await asyncio.to_thread(fetch, link)
 
 
-def play(gateway: Gateway, era: str, path: str) -> None:
-    until(gateway.answers, "the gateway answers")
-    if authorized(gateway):
+def play(gateway: Gateway, name: str, era: str, path: str) -> None:
+    if authorized(gateway, name):
         asyncio.run(drive(f"http://localhost:{gateway.port}{path}", era))

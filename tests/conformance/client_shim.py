@@ -1,12 +1,16 @@
-"""The client that the suite tests: a gateway whose only server is the suite's, and who drives it.
+"""The client that the suite tests: a gateway with the suite's server, and who drives it.
 
 The suite sees what the gateway does as a client. Which scenario it plays is in the environment; the
 era is that of the client before the gateway, so that both ways through it can be played.
 """
 
 import asyncio
+import fcntl
 import json
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mcp_types as types
@@ -22,12 +26,12 @@ from tests.live.gateway import Gateway
 DRIVE_S_MAX = 60
 
 ENDPOINT = """
-[namespaces.subject]
-servers = ["subject"]
-[endpoints.subject]
-namespace = "subject"
-naming = { style = "bare" }
-[servers.subject]
+[namespaces.{name}]
+servers = ["{name}"]
+[endpoints.{name}]
+namespace = "{name}"
+naming = {{ style = "bare" }}
+[servers.{name}]
 """
 
 #: The calls of a scenario, where its name does not say all.
@@ -112,16 +116,39 @@ def call_everything(port: int, path: str) -> None:
     client.close()
 
 
-def play(era: str, url: str) -> None:
+@contextmanager
+def added(gateway: Gateway, name: str, settings: str) -> Generator[None]:
+    """While in this block, the gateway has this server, at an endpoint of its own."""
+    change(gateway, name, ENDPOINT.format(name=name) + settings)
+    try:
+        yield
+    finally:
+        change(gateway, name, "")
+
+
+def change(gateway: Gateway, name: str, tables: str) -> None:
+    """Replace the part of the configuration that belongs to a server; other shims change theirs."""
+    part = gateway.folder / f"{name}.part"
+    with (gateway.folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        part.write_text(tables)
+        whole = gateway.folder / "new.toml"
+        whole.write_text("\n".join(map(Path.read_text, sorted(gateway.folder.glob("*.part")))))
+        whole.replace(gateway.config)
+        gateway.ask("reload", {"yes": True})
+
+
+def play(gateway: Gateway, era: str, url: str) -> None:
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
-    path = "/metamcp/subject/mcp"
-    table = f"{ENDPOINT}url = {json.dumps(url)}\n"
+    name = f"subject-{os.getpid()}"
+    path = f"/metamcp/{name}/mcp"
+    settings = f"url = {json.dumps(url)}\n"
     if scenario.startswith("auth/"):
-        table += client_auth.settings(scenario)
-        with Gateway({}, extra=table, wait=False) as gateway:
-            client_auth.play(gateway, era, path)
+        with added(gateway, name, settings + client_auth.settings(scenario)):
+            client_auth.play(gateway, name, era, path)
         return
-    with Gateway({}, extra=table) as gateway:
+    with added(gateway, name, settings):
+        gateway.wait(name)
         if scenario == "http-invalid-tool-headers":
             call_everything(gateway.port, path)
         else:

@@ -1,12 +1,15 @@
-"""Shims of clients, each a fork of one process that has loaded what all of them need.
+"""Shims of clients, each a fork of one process that has loaded what all of them need, and that has
+started the gateway before which they are.
 
-The suite starts a program for each of 75 scenarios. An interpreter that loads the SDK takes 0.7 s
-of processor time, so what the suite starts is `shim_caller.py`, which asks here for a fork.
+The suite starts a program for each of 68 scenarios. An interpreter that loads the SDK takes 0.7 s
+of processor time, so what the suite starts is `shim_caller.py`, which asks here for a fork. A
+gateway takes a second, so a shim adds its server to this one, and removes it.
 """
 
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +19,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.live.gateway import ROOT
+from tests.live.gateway import ROOT, Gateway
 
 CALLER = Path(__file__).with_name("shim_caller.py")
 LOADED = (
@@ -24,7 +27,7 @@ LOADED = (
 )  # fmt: skip
 """Modules that are there before the first fork."""
 REQUEST_BYTES_MAX = 128 * 1024
-END_S_MAX = 30
+END_S_MAX = 60
 
 
 @contextmanager
@@ -43,11 +46,11 @@ def shims() -> Generator[str]:
         try:
             yield f"{sys.executable} -I -S {CALLER} {path}"
         finally:
-            process.terminate()
-            process.wait(END_S_MAX)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(END_S_MAX) == 0, "the gateway of the shims ends well"
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, gateway: Gateway) -> None:
     """Fork a shim for each connection, which carries its arguments, environment and output."""
     while True:
         caller, _ = listener.accept()
@@ -56,11 +59,11 @@ def serve(listener: socket.socket) -> None:
                 pass
         if os.fork() == 0:
             listener.close()
-            os._exit(shim(caller))
+            os._exit(shim(caller, gateway))
         caller.close()
 
 
-def shim(caller: socket.socket) -> int:
+def shim(caller: socket.socket, gateway: Gateway) -> int:
     """Run one shim in this process, and tell the caller its exit code."""
     from tests.conformance import client_shim
 
@@ -71,10 +74,11 @@ def shim(caller: socket.socket) -> int:
     os.environ.clear()
     os.environ.update(environ)
     try:
-        client_shim.play(era, url)
+        client_shim.play(gateway, era, url)
         code = 0
     except BaseException:  # noqa: BLE001 - the suite hears of any failure by the exit code
         traceback.print_exc()
+        sys.stderr.write(gateway.log.read_text()[-8000:])
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
@@ -86,4 +90,6 @@ def shim(caller: socket.socket) -> int:
 if __name__ == "__main__":
     for name in LOADED:
         importlib.import_module(name)
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    with Gateway({}) as running, suppress(KeyboardInterrupt):
+        running.hang_up()
+        serve(socket.socket(fileno=int(sys.argv[1])), running)

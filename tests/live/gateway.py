@@ -164,8 +164,7 @@ class Gateway:
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
-        while self._connections:
-            self._connections.pop()[1].close()
+        self.hang_up()
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -176,6 +175,11 @@ class Gateway:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait(timeout=30)
+
+    def hang_up(self) -> None:
+        """Close the connections to the control socket: a fork has to have its own."""
+        while self._connections:
+            self._connections.pop()[1].close()
 
     def command(self, *arguments: str | Path) -> list[str]:
         verb, *rest = map(str, arguments)
