@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from deploy.docs.commands import Verb, tree
 from deploy.docs.site_pages import FENCED
 from metamcp_supervisor.cli import recordings
 from tests.docs.pages import PAGES, blocks, commands, lines
+from tests.docs.typist import Typist
 from tests.live.client import Client
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.waiting import until
@@ -233,37 +233,31 @@ def gateway(program: Path) -> Iterator[Gateway]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def typist(gateway: Gateway, program: Path) -> Iterator[Typist]:
+    environ = {
+        **os.environ,
+        "HOME": str(gateway.folder / "home"),
+        "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
+        "METAMCP_STATE_DIR": str(gateway.folder / "state"),
+    }
+    with Typist(program, gateway.folder, environ) as found:
+        yield found
+
+
 @pytest.mark.promise("M80")
 @pytest.mark.parametrize(
     "command", [one for one in documented() if one not in ELSEWHERE and one not in BY_HAND]
 )
-def test_a_documented_command_works(gateway: Gateway, program: Path, command: str) -> None:
+def test_a_documented_command_works(gateway: Gateway, typist: Typist, command: str) -> None:
     typed, *arguments = shlex.split(command)
     assert typed == "metamcp", f"{command}: add it to ELSEWHERE, with the test that runs it"
     if "status" in arguments:
         gateway.wait("git", "time")  # a restart may have come before it
-    process = subprocess.Popen(
-        [program, *arguments],
-        cwd=gateway.folder,
-        env={
-            **os.environ,
-            "HOME": str(gateway.folder / "home"),
-            "METAMCP_RUNTIME_DIR": str(gateway.folder / "run"),
-            "METAMCP_STATE_DIR": str(gateway.folder / "state"),
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    with process:
-        if "-f" in arguments:
-            assert process.stdout is not None
-            assert process.stdout.readline(), "what it follows has begun"
-            process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+    code, out, err = typist.type(arguments)
     assert b"Traceback" not in err
     assert b"Usage" not in err, err.decode()
-    assert process.returncode == (130 if "-f" in arguments else 0), err.decode() + out.decode()
+    assert code == (130 if "-f" in arguments else 0), err.decode() + out.decode()
 
 
 def test_metrics_are_read(gateway: Gateway) -> None:
