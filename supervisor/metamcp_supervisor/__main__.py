@@ -255,8 +255,9 @@ OF_START = {
 SHOWN_WORDS_MAX = 10
 """Maximum number of words of a command line that a sentence repeats."""
 STAYING = {"up", "serve"}
-"""Verbs whose process stays. The process needs no TLS in asyncio: workers speak TLS themselves, and
-the exporter of traces uses TLS without asyncio."""
+"""Verbs whose process stays. Unless it forked a nursery, which needs TLS in asyncio, the process
+loads asyncio without: workers speak TLS themselves, and the exporter of traces uses TLS without
+asyncio."""
 
 
 class LazyGroup(click.Group):

@@ -1,5 +1,5 @@
-"""The four lines of the README that let a colleague in, typed on two machines: two network
-namespaces, joined by a cable."""
+"""What other machines reach: the four lines of the README that let a colleague in, and metrics. The
+two machines are network namespaces, joined by a cable."""
 
 import json
 import os
@@ -147,3 +147,60 @@ def talk(machine: str, folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
         bridge.stdin.close()
         bridge.wait(30)
     return dict(found)
+
+
+SCRAPE = """
+import sys, urllib.error, urllib.request
+headers = {"Authorization": f"Bearer {sys.argv[2]}", "Host": "metrics.example"}
+try:
+    answer = urllib.request.urlopen(urllib.request.Request(sys.argv[1], headers=headers))
+except urllib.error.HTTPError as error:
+    print(error.code)
+else:
+    print(answer.status, "metamcp_build_info" in answer.read().decode())
+"""
+
+
+@pytest.mark.promise("M86")
+def test_metrics_are_read_from_another_machine_with_a_key_until_it_is_revoked(
+    machines: tuple[str, str], folder: Path
+) -> None:
+    here, there = machines
+    serve = ["serve", "--config", "metamcp.toml", "--ops-listen", "0.0.0.0:6271"]
+    (folder / "metamcp.toml").write_text(f"[servers.git]\ncommand = {toml(fake()['command'])}\n")
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            on(here, folder, [*words]), cwd=folder, env=environ(folder), capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def scrape(machine: str, page: str, key: str = "") -> str:
+        url = f"http://{ADDRESS if machine == there else '127.0.0.1'}:6271{page}"
+        command = ["ip", "netns", "exec", machine, sys.executable, "-c", SCRAPE, url, key]
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+        ).stdout.strip()
+
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            on(here, folder, serve), cwd=folder, env=environ(folder), stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL,
+        ) as gateway,
+    ):  # fmt: skip
+        try:
+            until(lambda: "ready" in (folder / "log").read_text(), "the gateway serves", 60)
+            key = json.loads(run("keys", "create", "prometheus", "--scope", "metrics", "--json"))
+            other = json.loads(run("keys", "create", "all", "--json"))["key"]
+            assert scrape(there, "/metrics", key["key"]) == "200 True"
+            for wrong in ("", "wrong", other):
+                assert scrape(there, "/metrics", wrong) == scrape(there, "/livez", wrong) == "401"
+            assert scrape(here, "/livez") == "200 False", "from this machine no key is needed"
+            run("keys", "revoke", "prometheus", "--yes")
+            assert scrape(there, "/metrics", key["key"]) == "401"
+        finally:
+            gateway.terminate()
+            gateway.wait(60)

@@ -1,8 +1,6 @@
 """Every family has its figures in a gateway that works, and none falls when processes die."""
 
-import contextlib
 import http.client
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -102,46 +100,3 @@ def test_a_scraper_of_openmetrics_gets_that(gateway: Gateway) -> None:
     assert text.endswith("# EOF\n")
     types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     assert set(types) == set(page(gateway))
-
-
-class Reachable(Gateway):
-    """A gateway whose metrics other machines can reach, and a key for them."""
-
-    def __init__(self) -> None:
-        super().__init__({"one": fake()})
-        self.ops_listen = f"0.0.0.0:{self.ops_port}"
-        self.key = ""
-
-    def make_key(self, scope: str) -> str:
-        made = self.run("keys", "create", scope, "--scope", scope, "--json")
-        return str(json.loads(made.stdout)["key"])
-
-    def ops(self, path: str) -> tuple[int, str]:
-        code, text = self.read_page(path, self.key)
-        return (200, "") if code == 401 and not self.key else (code, text)  # it is up
-
-    def read_page(self, path: str, key: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.ops_port, timeout=10)
-        with contextlib.closing(connection), contextlib.suppress(OSError):
-            headers = {"Host": "metrics.example", "Authorization": f"Bearer {key}"}
-            connection.request("GET", path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        return 0, ""
-
-
-@pytest.mark.promise("M86")
-def test_a_page_that_other_machines_can_reach_needs_a_key_for_metrics_until_it_is_revoked() -> None:
-    with Reachable() as gateway:
-        gateway.key = gateway.make_key("metrics")
-        code, text = gateway.ops("/metrics")
-        assert code == 200
-        assert "metamcp_build_info" in text
-        other = gateway.make_key("console:admin")
-        for path in ("/metrics", "/readyz?verbose"):
-            assert {gateway.read_page(path, key)[0] for key in ("", "wrong", other)} == {401}
-        client = Client(gateway.port, MODERN)
-        assert client.text("one__echo", text="still") == "still"
-        client.close()
-        assert gateway.run("keys", "revoke", "metrics", "--yes").returncode == 0
-        assert gateway.ops("/metrics")[0] == 401

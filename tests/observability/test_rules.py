@@ -35,7 +35,7 @@ def test_the_job_for_another_machine_is_one_that_prometheus_reads(tmp_path: Path
     page = (rules.ROOT / "docs" / "observability.md").read_text()
     part = page.partition("## From another machine")[2].partition("\n## ")[0]
     key, config = tmp_path / "metamcp.key", tmp_path / "prometheus.yml"
-    key.write_text("mcpgw_key")
+    key.write_text("mmcp_key")
     job = part.partition("```yaml\n")[2].partition("```")[0]
     config.write_text(job.replace("/etc/prometheus/metamcp.key", str(key)))
     needed("promtool")

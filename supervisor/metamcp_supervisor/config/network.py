@@ -77,8 +77,13 @@ def check_proxies(table: Table, networks: Sequence[str]) -> None:
             write = 'write a network like "10.0.0.0/8" or an address like "10.0.0.7"'
             table.error("trusted_proxies", f"'{shorten(text)}' names no network; {write}")
             continue
-        if "/" in text and ipaddress.ip_interface(text).ip != network.network_address:
-            table.error("trusted_proxies", f"'{shorten(text)}' is inside of {network}; write that")
+        address = network.network_address
+        if "/" in text and ipaddress.ip_interface(text).ip != address:
+            write = f"write {network} for the network, or the address alone"
+            table.error("trusted_proxies", f"'{shorten(text)}' is an address in a network; {write}")
+        elif isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+            message = f"'{shorten(text)}' stands for IPv4; write it as IPv4, such as \"10.0.0.0/8\""
+            table.error("trusted_proxies", message)
 
 
 def refuse_open_console(

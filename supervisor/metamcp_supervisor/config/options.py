@@ -137,8 +137,7 @@ _CORE: tuple[Option, ...] = (
     Option("gateway", "behind_proxy", "boolean", "false", "full restart",
            "A proxy in front of the gateway speaks TLS to clients."),
     Option("gateway", "ops_listen", "address or socket", '"127.0.0.1:6271"', "full restart",
-           "Metrics and health; elsewhere than on loopback with [a key](operating.md#health); or"
-           " `unix:PATH`."),
+           "Metrics and health; other machines need [a key](operating.md#health); or `unix:PATH`."),
     Option("gateway", "health_listen", "address", "", "full restart",
            "Health pages without names of servers, for probes from other machines too.",
            example='"127.0.0.1:6273"'),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from metamcp_supervisor.certificates import authority
 from metamcp_supervisor.config import sandboxes
-from metamcp_supervisor.config.config import Config
+from metamcp_supervisor.config.config import Address, Config, GatewayConfig
 from metamcp_supervisor.config.units import is_loopback
 from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.keys import api_keys
@@ -55,15 +55,22 @@ def security(config: Config) -> DoctorFinding:
             if server.command and sandboxes.profile(server) == "none"
         ],
         "no TLS": [] if gateway.tls is not None else [str(gateway.listen)],
+        "metrics travel unencrypted": [str(gateway.ops_listen)] if _is_open(gateway) else [],
         "no audit": [] if config.audit.level != "off" else ["[audit]"],
     }
     weaknesses = [f"{weakness} ({', '.join(names)})" for weakness, names in weak.items() if names]
     text = "; ".join(weaknesses) or "every protection is on"
     if not weaknesses:
         return DoctorFinding("security", "ok", text)
-    if is_loopback(gateway.listen.host):
+    if is_loopback(gateway.listen.host) and not _is_open(gateway):
         return DoctorFinding("security", "ok", f"enough while only this machine connects: {text}")
     return DoctorFinding("security", "warn", text, "docs/security.md says more")
+
+
+def _is_open(gateway: GatewayConfig) -> bool:
+    """Whether other machines can reach metrics and health."""
+    address = gateway.ops_listen
+    return isinstance(address, Address) and not is_loopback(address.host)
 
 
 def private_files(config: Config) -> Iterator[DoctorFinding]:

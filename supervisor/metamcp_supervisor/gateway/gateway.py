@@ -20,14 +20,8 @@ from msgspec import structs
 
 from metamcp_supervisor import runtime
 from metamcp_supervisor.config import workspaces
-from metamcp_supervisor.config.config import (
-    Address,
-    Config,
-    ConfigInvalid,
-    GatewayConfig,
-    UnixAddress,
-)
-from metamcp_supervisor.config.units import DURATION_S_MAX, is_loopback
+from metamcp_supervisor.config.config import Address, Config, ConfigInvalid, GatewayConfig
+from metamcp_supervisor.config.units import DURATION_S_MAX
 from metamcp_supervisor.control.console_sessions import ConsoleSessions
 from metamcp_supervisor.control.control import DESCRIPTORS_KEPT, Control
 from metamcp_supervisor.control.services import NotNow, ServerDetails, UnknownName
@@ -264,16 +258,10 @@ class Gateway:
             self._manager.entries, self._fronts, self._heartbeats, self._nursery,
             self._services.roles, self._listeners, self._services.count_waiting,
         )  # fmt: skip
-        address, hosts = self.ops_listen, config.gateway.allowed_hosts
-        opens = self._may_read_metrics
-        return Admin(self.status, reader, self.metrics, address, self._loop.time, hosts, opens)
-
-    def _may_read_metrics(self, key: str) -> bool | None:
-        """Whether an API key opens the ops port; None where no key is needed."""
-        address = self.ops_listen
-        if isinstance(address, UnixAddress) or is_loopback(address.host):
-            return None
-        return self.keys.may_read_metrics(key)
+        return Admin(
+            self.status, reader, self.metrics, self.ops_listen, self._loop.time,
+            config.gateway.allowed_hosts, self.keys.may_read_metrics,
+        )  # fmt: skip
 
     def _make_manager(self, config: Config, environ: Mapping[str, str]) -> ServerManager:
         tokens = TokenKeys(config.gateway.state_dir, environ)

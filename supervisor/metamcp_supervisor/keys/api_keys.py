@@ -136,7 +136,7 @@ class ApiKeys:
     def may_read_metrics(self, text: str) -> bool:
         """Whether the key with this text reads metrics from other machines."""
         key = self.find_valid_key(text)
-        return key is not None and METRICS_SCOPE in key.scopes
+        return key is not None and key.scopes == (METRICS_SCOPE,)
 
     @property
     def limits(self) -> Mapping[str, UseLimits]:

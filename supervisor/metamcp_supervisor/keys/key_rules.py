@@ -201,6 +201,8 @@ def check(order: NewKey, endpoints: Mapping[str, str] | None) -> None:
         _check_places(order, endpoints)
     for scope in order.scopes:
         _check_scope(scope)
+    if METRICS_SCOPE in order.scopes and len(set(order.scopes)) > 1:
+        raise KeyOrderInvalid("a key for metrics has no other scope; make a key for each")
     if not _SUPERVISOR_SCOPES.isdisjoint(order.scopes):
         if order.workspace != DEFAULT:
             raise KeyOrderInvalid(

@@ -67,8 +67,8 @@ __all__ = (
 )  # fmt: skip
 
 BORN_S_MAX = 30.0
-"""Maximum seconds from exec to `NurseryReady`: the imports take half a second, but 20 seconds on an
-overloaded machine with cold disks."""
+"""Maximum seconds from the start to `NurseryReady`: the imports take half a second, but 20 seconds
+on an overloaded machine with cold disks."""
 FORK_S_MAX = 10.0
 """Maximum seconds for a fork, which takes 2 ms. A nursery that needs longer is stopped or stuck,
 and is replaced."""

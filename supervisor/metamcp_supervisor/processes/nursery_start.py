@@ -21,11 +21,14 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 NO_PROC = "/dev/fd is not there, most likely because /proc is empty; mount proc at /proc"
 # Without -P the folder in which the gateway is started could bring modules of its own.
 NURSERY = "metamcp_worker.runtime.nursery"
+NURSERY_ARGV = ("metamcp_worker", "nursery")
+TASKS = "/proc/self/task"
 DEFAULT_COMMAND = (sys.executable, "-P", "-m", "metamcp_worker", "nursery")
 HANDOVER = "METAMCP_HANDOVER"
 """Variable for a program that takes over a gateway, with its nursery: the number of the descriptor
@@ -99,6 +102,8 @@ def fork_early() -> None:
     failure is reported when a nursery is executed in its place."""
     if HANDOVER in os.environ or "click" in sys.modules or not os.path.exists("/dev/fd"):
         return
+    if os.path.exists(TASKS) and len(os.listdir(TASKS)) > 1:
+        return  # a fork is only safe with one thread
     from metamcp_worker.runtime import lazy_import
 
     lazy_import.prepare()
@@ -130,7 +135,10 @@ def _become_nursery(fd: int) -> NoReturn:
             del os.environ[name]
         if not sys.flags.safe_path:
             del sys.path[0]  # the folder of the program, or the one in which it is started
-        _set_command_line(b"metamcp_worker nursery")
+        sys.argv[:] = NURSERY_ARGV
+        # Processes of `multiprocessing` begin as the program does, unless it has no file.
+        sys.modules["__main__"] = ModuleType("__main__")
+        _set_command_line(" ".join(NURSERY_ARGV).encode())
         code = importlib.import_module(NURSERY).main(["--fd", str(fd)])
     finally:
         if sys.exc_info()[0] is not None:

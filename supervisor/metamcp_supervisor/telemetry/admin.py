@@ -11,7 +11,7 @@ a foreign DNS name that points to this machine (DNS rebinding) is refused. Web p
 unix socket: there the mode of the file decides who may ask, and every name is accepted. The health
 pages are for probes, which may use any name.
 
-Where other machines can reach the port, every page needs an API key with the scope `metrics`.
+From another machine every page needs an API key with the scope `metrics`.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ _READ_ONLY = 405, PLAIN, b"There is nothing to change here: use GET.\n"
 _NO_KEY = (
     401,
     PLAIN,
-    b"This port needs an API key as 'Authorization: Bearer KEY'; \
+    b"From another machine this port needs an API key as 'Authorization: Bearer KEY'; \
 'metamcp keys create NAME --scope metrics' makes one.\n",
 )
 _CONFINED = 403, PLAIN, b"Confined servers of this gateway may not use its ops port.\n"
@@ -87,7 +87,7 @@ class OpsView(Protocol):
 
 class Admin:
     """The application of the ops port. `listen`: address of `ops_listen`; `hosts`: names that are
-    allowed beside it; `opens`: whether an API key opens the pages, None if none is needed;
+    allowed beside it; `opens`: whether an API key opens the pages to other machines;
     `clock`: monotonic seconds."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Admin:
         listen: AnyAddress,
         clock: Callable[[], float],
         hosts: Sequence[str] = (),
-        opens: Callable[[str], bool | None] = lambda _key: None,
+        opens: Callable[[str], bool] = lambda _key: False,
     ) -> None:
         self._opens = opens
         self._status = status
@@ -119,12 +119,13 @@ class Admin:
         if request.address.endswith(CONFINED_HOST):
             _send(request, *_CONFINED)
             return None
-        verdict = self._opens(_bearer(head.headers))
-        if verdict is False:
+        is_abroad = bool(request.address) and not _is_here(request.address)
+        if is_abroad and not self._opens(_bearer(head.headers)):
             _send(request, *_NO_KEY)
             return None
-        is_named = not request.address or path in PAGES or self._host_ok(head.headers)
-        is_allowed = verdict or is_named  # a foreign web page has no key
+        # A foreign web page has no key, and cannot open a unix socket.
+        is_free = is_abroad or not request.address or path in PAGES
+        is_allowed = is_free or self._host_ok(head.headers)
         if is_allowed and path == METRICS and head.method in _READ:
             return self._answer_scrape(request)
         _send(request, *(self._answer(head) if is_allowed else _STRANGER))
@@ -245,6 +246,13 @@ def _query(query: bytes) -> list[tuple[str, str]]:
         )
     except ValueError:
         return []
+
+
+def _is_here(address: str) -> bool:
+    """Whether a peer with this address is on this machine."""
+    peer = ipaddress.ip_address(address.partition("%")[0])
+    mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
+    return (mapped or peer).is_loopback
 
 
 def _is_address(host: str) -> bool:

@@ -106,7 +106,8 @@ def test_the_console_is_off_and_other_machines_reach_it_only_over_tls(tmp_path: 
     [
         ("proxy.example", "'proxy.example' names no network; write a network like"),
         ("10.0.0.0/33", "'10.0.0.0/33' names no network"),
-        ("10.0.0.7/8", "'10.0.0.7/8' is inside of 10.0.0.0/8; write that"),
+        ("10.0.0.7/8", "'10.0.0.7/8' is an address in a network; write 10.0.0.0/8 for"),
+        ("::ffff:10.0.0.7", "'::ffff:10.0.0.7' stands for IPv4; write it as IPv4"),
     ],
 )
 def test_what_is_no_network_of_proxies_is_refused(

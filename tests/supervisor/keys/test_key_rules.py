@@ -68,7 +68,9 @@ def test_a_key_for_console_or_metrics_is_of_the_workspace_default_and_in_no_url(
     with pytest.raises(KeyOrderInvalid, match="is of the workspace default"):
         asked(workspace="science", scopes=("console:viewer",))
     with pytest.raises(KeyOrderInvalid, match="is of the workspace default"):
-        asked(workspace="science", scopes=("metrics", "mcp:list"))
+        asked(workspace="science", scopes=("metrics",))
+    with pytest.raises(KeyOrderInvalid, match="has no other scope"):
+        asked(scopes=("metrics", "console:admin"))
     with pytest.raises(KeyOrderInvalid, match="may not stand in a URL"):
         asked(url=True, scopes=("mcp:list", "console:viewer"))
     with pytest.raises(KeyOrderInvalid, match="'console:owner' is not a scope"):

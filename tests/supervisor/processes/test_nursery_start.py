@@ -67,12 +67,13 @@ def test_it_is_not_the_supervisor_for_those_who_look_for_it_by_its_command_line(
         program.communicate("\n", timeout=60)
 
 
-def test_it_has_neither_the_variables_of_the_main_process_nor_its_folder_of_modules() -> None:
+def test_it_has_no_variables_folder_or_file_of_the_program_that_forked_it() -> None:
     show = (
         "import os, sys; sys.path.insert(0, 'here'); "
         "from metamcp_worker.runtime import nursery; "
         "nursery.main = lambda _: print(os.getsid(0) == os.getpid(), "
-        "'NOTIFY_SOCKET' in os.environ, 'here' in sys.path, file=sys.stderr) or 0; "
+        "'NOTIFY_SOCKET' in os.environ, 'here' in sys.path, sys.argv, "
+        "hasattr(sys.modules['__main__'], '__file__'), file=sys.stderr) or 0; "
     )
     done = subprocess.run(
         [sys.executable, "-c", show + EARLY + "os.waitpid(start._early.pop()[0], 0)"],
@@ -82,7 +83,7 @@ def test_it_has_neither_the_variables_of_the_main_process_nor_its_folder_of_modu
         timeout=60,
         check=True,
     )
-    assert done.stderr == "True False False\n"
+    assert done.stderr == "True False False ['metamcp_worker', 'nursery'] False\n"
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_NOFILE", "RLIMIT_CORE"])
@@ -121,6 +122,17 @@ def test_none_is_forked_whose_socket_would_be_a_standard_stream(standard: int) -
 def test_a_program_that_is_read_a_second_time_forks_none() -> None:
     with started("import click; start.fork_early(); print(len(start._early))") as program:
         assert program.communicate(timeout=60)[0].split()[1:] == ["1"]
+
+
+def test_a_program_with_a_second_thread_forks_none() -> None:
+    threads = "import threading; threading.Thread(target=input, daemon=True).start(); "
+    command = [sys.executable, "-P", "-c", threads + EARLY + "print(start._early)"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "[]\n"
+        program.communicate("\n", timeout=60)
 
 
 def test_a_program_that_takes_over_a_gateway_forks_none() -> None:

@@ -15,6 +15,7 @@ from metamcp_supervisor.telemetry.admin import PAGES, Admin
 from metamcp_supervisor.telemetry.health import GatewayPulse, Readings
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import GatewayStatus
+from metamcp_worker.http.requests import HttpRequest
 from metamcp_worker.http.serve import HttpServer
 from tests import unixhttp
 from tests.hosts import MORE_THAN_A_HOST
@@ -64,14 +65,15 @@ class Seen:
 async def opened_admin(
     gateway: SmallGateway,
     clock: Callable[[], float] = lambda: 0.0,
-    opens: Callable[[str], bool | None] = lambda _key: None,
+    opens: Callable[[str], bool] = lambda _key: False,
+    request: type[HttpRequest] = HttpRequest,
 ) -> AsyncGenerator[Ask]:
     """A function that asks the pages over a real socket."""
     address = Address("ops.example", 0)
     admin = Admin(
         gateway.status, Seen(gateway), Metrics("9.9"), address, clock, ["*.example.com"], opens
     )  # fmt: skip
-    server = HttpServer(admin)
+    server = HttpServer(admin, request=request)
     sock = socket.create_server(("127.0.0.1", 0))
     port: int = sock.getsockname()[1]
 
@@ -177,8 +179,16 @@ async def test_a_foreign_name_that_points_here_is_refused() -> None:
         assert (await ask("/metrics", host="metrics.example.com:1"))[0] == 200, "it is allowed"
 
 
-async def test_where_other_machines_come_every_page_needs_a_key_and_the_name_is_free() -> None:
-    async with opened_admin(SmallGateway(), opens=lambda key: key == "right") as ask:
+class FromAbroad(HttpRequest):
+    @property
+    def address(self) -> str:
+        return "::ffff:203.0.113.9"
+
+
+async def test_from_another_machine_every_page_needs_a_key_and_the_name_is_free() -> None:
+    async with opened_admin(
+        SmallGateway(), opens=lambda key: key == "right", request=FromAbroad
+    ) as ask:
         for path in ("/metrics", *PAGES, "/other"):
             for header in ("", "Bearer wrong", "Basic right", "Bearer"):
                 code, headers, body = await ask(path, authorization=header)

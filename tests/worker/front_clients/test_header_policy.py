@@ -214,6 +214,12 @@ def test_a_client_behind_trusted_proxies_is_the_last_address_that_is_none_of_the
         ("for=203.0.113.9, by=10.0.0.2", "10.0.0.1"),
         ("for=203.0.113.9, for=_hidden", "10.0.0.1"),
         ("before=203.0.113.9", "10.0.0.1"),
+        ('proto=http;host="x;for=1.2.3.4";for=203.0.113.9', "203.0.113.9"),
+        ('for=203.0.113.9;host="x,for=1.2.3.4"', "203.0.113.9"),
+        ('for=203.0.113.9;host="a\\",for=1.2.3.4"', "203.0.113.9"),
+        ('for="1.2.3.4, for=203.0.113.9', "10.0.0.1"),
+        ("for=1.2.3.4 for=203.0.113.9", "10.0.0.1"),
+        (";", "10.0.0.1"),
     ],
 )
 def test_the_header_of_the_standard_is_read_too(value: str, client: str) -> None:

@@ -87,7 +87,10 @@ _NOTHING_HERE = (
 
 FORWARDED_MAX = 32
 """Maximum number of addresses in a request that are read, those that the nearest proxies wrote."""
-_FORWARDED_FOR = re.compile(rb'(?:^|;)[ \t]*for[ \t]*=[ \t]*"?([^";]*)', re.IGNORECASE)
+_FORWARDED_PAIR = re.compile(
+    rb"""[ \t]*(?:([\w!#$%&'*+.^`|~-]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*))?[ \t]*(;|,|$)""", re.ASCII
+)
+"""Name and value of a pair in `Forwarded`, and what ends it."""
 
 
 class TrustedProxies:
@@ -97,10 +100,11 @@ class TrustedProxies:
         self._networks = [ipaddress.ip_network(network) for network in networks]
 
     def find_client(self, peer: str, headers: Headers) -> str:
-        """Return the address of the client of a request that came from `peer`: the last address in
-        `X-Forwarded-For` or `Forwarded` but for trusted proxies, if the peer is one. A proxy that
-        writes only one of these headers lets the other one through; so if both are there and do not
-        agree, or an address cannot be read, the client is where the last trusted proxy says."""
+        """Return the address of the client of a request that came from `peer`. If the peer is a
+        trusted proxy, read the addresses in `X-Forwarded-For` or `Forwarded` from the last to the
+        first, and return the first that is not a trusted proxy. A proxy that writes one of these
+        headers lets the other one through; so if both are there and do not agree, return the
+        peer. Behind an address that cannot be read, the last trusted proxy is the client."""
         if not self._networks or not self._trusts(client := _parse_address(peer)):
             return peer
         clients = {
@@ -131,11 +135,21 @@ def _read_x_forwarded_for(headers: Headers) -> list[bytes]:
 
 
 def _read_forwarded(headers: Headers) -> list[bytes]:
-    """Return the addresses of `Forwarded` (RFC 7239), empty ones where an entry has none."""
+    """Return the addresses of `Forwarded` (RFC 7239), empty ones where an entry has none, and a
+    single empty one if the header cannot be read."""
     lines = [value for name, value in headers if name == b"forwarded"]
-    entries = b",".join(lines).split(b",") if lines else []
-    matches = map(_FORWARDED_FOR.search, entries)
-    return [match[1].strip(b" \t") if match else b"" for match in matches]
+    text, addresses, address, at = b",".join(lines), [], b"", 0
+    while lines and (match := _FORWARDED_PAIR.match(text, at)):
+        name, value, end = match.groups()
+        if name is not None and name.lower() == b"for":
+            address = value.strip(b'"')
+        if end != b";":
+            addresses.append(address)
+            address = b""
+        if not end:
+            return addresses
+        at = match.end()
+    return [b""] if lines else []
 
 
 def _parse_address(text: str) -> IpAddress | None:
