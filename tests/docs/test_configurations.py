@@ -21,7 +21,8 @@ ANYWHERE = {
 #: Pages whose blocks in a language another test runs.
 RUN = {
     "diff": {"docs/hacking.md"},  # tests/packages/test_example_feature.py
-    "yaml": {"docs/workflows.md"},  # tests/worker/engine/test_definition_documented.py
+    # tests/worker/engine/test_definition_documented.py, tests/observability/test_rules.py
+    "yaml": {"docs/workflows.md", "docs/observability.md"},
     "ts": {"docs/code-mode.md"},  # tests/live/test_code_mode.py
     "python": {
         "docs/code-mode.md",  # tests/live/test_code_mode.py
