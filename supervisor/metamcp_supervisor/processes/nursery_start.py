@@ -148,17 +148,28 @@ def _become_nursery(fd: int) -> NoReturn:
 
 def _set_command_line(line: bytes) -> None:
     """Set the command line that `ps` shows for this process, so that it is not taken for the
-    supervisor. Without /proc it stays."""
-    with contextlib.suppress(OSError), open("/proc/self/stat", "rb") as stat:
-        start, end = map(int, stat.read().rpartition(b")")[2].split()[_ARGUMENTS])
+    supervisor, and blank the deleted variables in the environment that the system shows. Without
+    /proc both stay."""
+    with contextlib.suppress(OSError):
+        with open("/proc/self/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        start, end, at = map(int, fields[_ARGUMENTS])
+        with open("/proc/self/environ", "rb") as file:
+            variables = file.read().split(b"\0")
         with open("/proc/self/mem", "wb", 0) as memory:
             memory.seek(start)
             memory.write(line[: end - start - 1].ljust(end - start, b"\0"))
+            for variable in variables:
+                if variable.startswith(_HIDDEN):
+                    memory.seek(at)
+                    memory.write(bytes(len(variable)))
+                at += len(variable) + 1
 
 
-_ARGUMENTS = slice(45, 47)
-"""Where the command line begins and ends: fields 48 and 49 of `/proc/PID/stat`, counted after the
-name of the process."""
+_ARGUMENTS = slice(45, 48)
+"""Where the command line begins and ends, and where the environment begins: fields 48 to 50 of
+`/proc/PID/stat`, counted after the name of the process."""
+_HIDDEN = tuple(name.encode() for name in OF_THE_MAIN_PROCESS)
 
 
 def _end() -> None:
