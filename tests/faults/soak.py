@@ -11,6 +11,7 @@ Never: the faults (`soak_plan`, `soak_faults`), the callers (`soak_clients`, `so
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -96,6 +97,7 @@ class Soak:
         if wish.early_s:
             await self._round(warm, metrics, self._early_faults(), wish.early_s)
             await self._start_again()
+        await self._replace_nursery()
         before = await self._look()
         ledger = Ledger(self.calm)
         doer = await self._round(ledger, metrics, self._faults(), wish.seconds)
@@ -170,6 +172,12 @@ class Soak:
         """What was left stopped or gave up, by bad luck, comes back when it is told to."""
         await self.gateway.order("undrain", *self.gateway.names)
         await self.gateway.order("start", *self.gateway.names)
+
+    async def _replace_nursery(self) -> None:
+        """The first nursery is a fork of the supervisor and shares memory with it; the next ones
+        do not, so the figures before and after the faults are those with a later one."""
+        self.gateway.signal((await self.gateway.status_of()).nursery_pid, signal.SIGKILL)
+        await self._start_again()
 
     def _whole(self, status: GatewayStatus) -> bool:
         """Everything serves, spares stand by, and what starts when it is called rests again."""

@@ -266,7 +266,7 @@ def _new_form(endpoints: Iterable[str]) -> Element:
             ui.field(
                 "Scopes",
                 h.input(name="scopes", maxlength=2000),
-                "Such as mcp:call:git or console:viewer; empty: all for endpoints.",
+                "Such as mcp:call:git or console:viewer; empty: all that clients need.",
             ),
             ui.field("Expires", h.input(name="expires", value="90d", maxlength=40), "Or never."),
             ui.field(
