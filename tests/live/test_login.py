@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,8 +25,8 @@ ROUNDS = int(os.environ.get("METAMCP_TEST_ROUNDS", "12"))
 FAKE = [sys.executable, "-m", "tests.fakes.oauth_server"]
 
 
-@pytest.fixture(scope="module")
-def remote() -> Iterator[tuple[str, str]]:
+@contextmanager
+def started_remote() -> Iterator[tuple[str, str]]:
     """A server that wants OAuth, and its authorization server: their URLs."""
     with subprocess.Popen(FAKE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
@@ -34,6 +35,12 @@ def remote() -> Iterator[tuple[str, str]]:
             yield url, issuer
         finally:
             process.terminate()
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[tuple[str, str]]:
+    with started_remote() as urls:
+        yield urls
 
 
 def state(gateway: Gateway, name: str = "far") -> str:

@@ -7,14 +7,14 @@ import pytest
 from tests.live.client import Client
 from tests.live.gateway import Gateway
 from tests.live.person import fetch, login
-from tests.live.test_login import remote
+from tests.live.test_login import started_remote
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.promise("M11")]
 
 
 def test_a_running_gateway_and_the_next_one_go_on_with_their_tokens() -> None:
-    with remote() as (url, issuer):
+    with started_remote() as (url, issuer):
         extra = f'[servers.far]\nurl = "{url}"\noauth = true'
         with Gateway({}, extra=extra, wait=False) as gateway:
             until(gateway.answers, "the gateway answers")
