@@ -1,3 +1,4 @@
+import contextlib
 import os
 import resource
 import signal
@@ -77,7 +78,8 @@ def test_a_process_that_takes_the_place_of_another_during_a_look_is_not_counted_
         changing.stdout.readline()
         counts = [sample({"all": changing.pid})["all"].processes for _ in range(1500)]
         for pid in [*processes.below(changing.pid), changing.pid]:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # they go on changing
+                os.kill(pid, signal.SIGKILL)
     assert set(counts) <= {21, 22}
 
 
