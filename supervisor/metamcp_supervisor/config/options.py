@@ -151,7 +151,7 @@ _CORE: tuple[Option, ...] = (
            'Further names of the gateway in `Host` and `Origin`: `"box:8443"`, `"*.example.com"`.'),
     Option("gateway", "trusted_proxies", "strings", "[]", "full restart",
            "Addresses and networks of [proxies](operating.md#behind-a-proxy) that say where clients"
-           ' are: `"10.0.0.0/8"`.'),
+           ' are: `"10.0.0.7"`.'),
     Option("gateway", "fronts", "integer", "1", "full restart",
            "Processes that speak to clients, up to 16; with two, nobody waits when one crashes.",
            low="1", high=f"{FRONTS_MAX}"),

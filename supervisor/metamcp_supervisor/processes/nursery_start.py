@@ -138,7 +138,7 @@ def _become_nursery(fd: int) -> NoReturn:
         sys.argv[:] = NURSERY_ARGV
         # Processes of `multiprocessing` begin as the program does, unless it has no file.
         sys.modules["__main__"] = ModuleType("__main__")
-        _set_command_line(" ".join(NURSERY_ARGV).encode())
+        _rewrite_proc(" ".join(NURSERY_ARGV).encode())
         code = importlib.import_module(NURSERY).main(["--fd", str(fd)])
     finally:
         if sys.exc_info()[0] is not None:
@@ -146,10 +146,9 @@ def _become_nursery(fd: int) -> NoReturn:
         os._exit(code)
 
 
-def _set_command_line(line: bytes) -> None:
-    """Set the command line that `ps` shows for this process, so that it is not taken for the
-    supervisor, and blank the deleted variables in the environment that the system shows. Without
-    /proc both stay."""
+def _rewrite_proc(line: bytes) -> None:
+    """Change what /proc shows of this process: `line` as its command line, so that it is not taken
+    for the supervisor, and blanks for variables of the main process. Without /proc both stay."""
     with contextlib.suppress(OSError):
         with open("/proc/self/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
