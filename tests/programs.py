@@ -9,6 +9,7 @@ has other variables for its interpreter starts as always.
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +39,7 @@ LATER = {PATH, "PYTHON_KEYRING_BACKEND"}
 ORDER_BYTES_MAX = 150_000
 STDIN_BYTES_MAX = 60_000
 """As much as a pipe takes before anybody reads."""
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 LATE = (
     "asyncio", "concurrent.futures.thread", "ctypes", "getpass", "httpx2", "metamcp_supervisor.cli",
     "metamcp_supervisor.control", "metamcp_supervisor.config", "sqlite3", "tomllib",
@@ -199,19 +201,34 @@ def _process() -> socket.socket:
     """The connection to the process that forks; it ends with this one."""
     if not _forking:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.programs", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT,
-            )  # fmt: skip
+        command = [sys.executable, "-m", "tests.programs", str(theirs.fileno())]
+        with theirs, _giving_orphans_away():
+            subprocess.run(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT, check=True
+            )
         _forking.append(ours)
 
         @atexit.register
         def end() -> None:
+            ours.settimeout(30)
+            ours.shutdown(socket.SHUT_WR)
+            ours.recv(1)
             ours.close()
-            process.wait(timeout=30)
 
     return _forking[0]
+
+
+@contextlib.contextmanager
+def _giving_orphans_away() -> Iterator[None]:
+    """The process that forks may not be below this one: tests of what runs in a worker count the
+    processes below them, and end those that they did not start."""
+    prctl, was = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, was.value, 0, 0, 0)
 
 
 # In the process that forks
@@ -294,5 +311,7 @@ def _become(order: bytes, fds: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)
     _import_all()
     _become(*_next_order(socket.socket(fileno=int(sys.argv[1]))))

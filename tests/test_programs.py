@@ -58,3 +58,22 @@ def test_what_counts_before_the_first_import_starts_an_interpreter(tmp_path: Pat
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = programs.run([*programs.PROGRAM, "--version"], env=environ)
     assert "read at the start" in done.stderr
+
+
+def test_the_process_that_forks_is_not_below_the_test(tmp_path: Path) -> None:
+    """Not even below one that takes in orphans."""
+    script = (
+        "import os, sys\n"
+        "from metamcp_worker.runtime import orphans\n"
+        "from tests import programs\n"
+        "orphans.become_subreaper()\n"
+        "done = programs.run([*programs.PROGRAM, '--version'])\n"
+        "print(done.returncode, orphans.children())\n"
+        "assert orphans.sweep(()) == 0\n"
+        "print(programs.run([*programs.PROGRAM, '--version']).returncode)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        cwd=programs.ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("0 set()\n0\n", 0), done.stderr

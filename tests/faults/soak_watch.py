@@ -21,6 +21,9 @@ from tests.live import processes
 
 SCRAPE_S = 2.0
 GROWING = frozenset({"counter", "histogram"})
+MEMORY = {"nursery": "Anonymous"}
+"""Fields of smaps_rollup. Of the nursery all its pages count in full: its share of those that are
+shared with its forks is more as soon as a fork writes to its own copy."""
 PROBLEMS_MAX = 10
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -52,7 +55,7 @@ def figures(status: GatewayStatus) -> Figures:
             len(ones),
             sum(processes.descriptors(pid) for pid in ones),
             sum(len(os.listdir(f"/proc/{pid}/task")) for pid in ones),
-            sum(processes.memory(pid, "Pss_Anon") for pid in ones),
+            sum(processes.memory(pid, MEMORY.get(role, "Pss_Anon")) for pid in ones),
         )
     return Figures(by_role, len(processes.below(status.pid)))
 

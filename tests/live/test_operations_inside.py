@@ -58,11 +58,15 @@ def under_way(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:
     return calls
 
 
+def states(gateway: Gateway) -> list[str]:
+    return [call["state"] for call in under_way(gateway)]
+
+
 @pytest.mark.promise("M80")
 def test_calls_under_way_are_shown_with_who_waits_for_them(gateway: Gateway) -> None:
     callers = [in_background(gateway, "single__sleep", ms=LONG_MS) for _ in range(2)]
     try:
-        until(lambda: len(under_way(gateway)) == 2, "both are under way")
+        until(lambda: "queued" in states(gateway), "the front knows that the server is ready")
         running, queued = under_way(gateway, "single")
         assert (running["state"], queued["state"]) == ("running", "queued")
         assert {running["name"], running["client"]} == {"single__sleep", "raw"}
