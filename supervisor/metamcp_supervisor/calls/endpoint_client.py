@@ -156,6 +156,7 @@ class EndpointClient:
             if not page.get("nextCursor"):
                 return
             cursor = {"cursor": page["nextCursor"]}
+        raise Failed(Exit.FAILED, f"{self.url} lists more than {PAGES_MAX:,} pages of tools")
 
     async def tool(self, name: str) -> dict[str, Any] | None:
         """Return the definition of a tool; None if the endpoint does not list the tool."""
