@@ -11,6 +11,7 @@ Needs Python 3.11+, Node.js 20+ with npm, and git.
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -48,10 +49,26 @@ def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path = 
 
 
 def install() -> None:
-    """Packages and data, once; later calls find them there."""
+    """Packages and data, once; later calls find them there. Calls at the same time take turns."""
     for program in ("node", "npm", "git"):
         if shutil.which(program) is None:
             sys.exit(f"demo: {program} is needed and not on the PATH; install it and try again")
+    with locked():
+        packages_and_data()
+
+
+@contextlib.contextmanager
+def locked() -> Generator[None]:
+    """Lock the folder of the demo, for this process alone."""
+    folder = os.open(HERE, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def packages_and_data() -> None:
     with packages_of_node():
         packages_of_python()
     for name in ("files", "memory"):

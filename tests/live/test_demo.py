@@ -1,5 +1,6 @@
 """The demo as a new user runs it: real servers from public packages, both eras, exit code 0."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from metamcp_worker.ipc import builtin_definitions
 from tests.live.gateway import ROOT, Gateway, fake
 from tests.live.test_failed_starts import check_failed
 from tests.live.tokens import TOKENS_PER_TOOL_MAX, definitions, endpoints, told
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -75,6 +77,20 @@ def outputs(text: str) -> dict[str, str]:
     """What stands below each command of `metamcp`."""
     parts = [part.partition(" …\n") for part in text.split("\n$ metamcp ")[1:]]
     return {name: output for name, _, output in parts}
+
+
+def test_who_installs_the_demo_waits_for_another_who_does() -> None:
+    needs()
+    install = [sys.executable, "-c", "import demo; demo.install()"]
+    folder = os.open(DEMO, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with subprocess.Popen(install, cwd=DEMO, env={**os.environ, "PYTHONPATH": str(DEMO)}) as other:
+        waiting = f"-> FLOCK  ADVISORY  WRITE {other.pid} "
+        try:
+            until(lambda: waiting in Path("/proc/locks").read_text(), "it waits")
+        finally:
+            os.close(folder)
+        assert other.wait(INSTALL_S_MAX) == 0
 
 
 @pytest.fixture(scope="module")
