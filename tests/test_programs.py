@@ -60,10 +60,9 @@ def test_what_counts_before_the_first_import_starts_an_interpreter(tmp_path: Pat
     assert "read at the start" in done.stderr
 
 
-def test_the_process_that_forks_is_not_below_the_test(tmp_path: Path) -> None:
+def test_the_process_that_forks_is_not_below_the_test() -> None:
     """Not even below one that takes in orphans."""
     script = (
-        "import os, sys\n"
         "from metamcp_worker.runtime import orphans\n"
         "from tests import programs\n"
         "orphans.become_subreaper()\n"
