@@ -2,7 +2,7 @@
 
 Owns: the instructions and the four tools of the model, what is done next, the limits of an agent,
 the transcript and the result; the answer without a model. Never: asking models and fronts
-(`agent_io`), running code (`sandbox`).
+(`model_orders`), running code (`sandbox`).
 
 The agent is a state machine: `next` returns what is to be done, and `on_model_answer`,
 `on_front_answer`, `on_model_error` and `on_timeout` take what came of it. A step is one answer of

@@ -2,7 +2,7 @@
 
 Owns: connections to the endpoint of `[ai]`, further attempts, the client that lends its model,
 asking again for JSON that fits. Never: what requests and answers are (`models`), what a
-conversation is about (`agent_io`, `suggestion_io`), where the key comes from.
+conversation is about (`model_orders`), where the key comes from.
 """
 
 import asyncio

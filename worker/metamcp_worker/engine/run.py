@@ -12,11 +12,10 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
-from metamcp_worker.engine.agent_io import run_agent
 from metamcp_worker.engine.host import EngineLink, FrontLinks, OrderHost
+from metamcp_worker.engine.model_orders import run_agent, suggest
 from metamcp_worker.engine.models_io import Models
 from metamcp_worker.engine.run_journal import JournalError
-from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.engine.workflows_io import Workflows, catch_refusals
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.engine_runs import (

@@ -2,7 +2,7 @@
 
 Owns: which rules match a task, what a definition needs of the catalogue, the prompt for a model,
 the sequence without rule and model, the answer. Never: the form of a definition (`definition`),
-reading rules (`load`), asking models and fronts (`suggestion_io`).
+reading rules (`load`), asking models and fronts (`model_orders`).
 
 Each answer holds a definition that `run_workflow` takes as it is: its form is checked, and its
 tools are there.

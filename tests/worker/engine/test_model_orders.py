@@ -8,10 +8,9 @@ import pytest
 from msgspec import Raw
 
 from metamcp_worker.engine import models_io
-from metamcp_worker.engine.agent_io import run_agent
+from metamcp_worker.engine.model_orders import run_agent, suggest
 from metamcp_worker.engine.models import NoAnswer
 from metamcp_worker.engine.models_io import Models
-from metamcp_worker.engine.suggestion_io import suggest
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.engine_runs import AiSettings, EngineOrder, OrderDone
 from tests.waiting import until
