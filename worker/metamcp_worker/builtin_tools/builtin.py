@@ -1,8 +1,9 @@
 """Built-in tool: its definition, and how it decides about its arguments.
 
-Owns: `Builtin`, the state that a tool may read (`ToolContext`), and the seven kinds of decisions.
-Never: any single tool (`servers_tools`, `toolset_tools`, `search_tools`, `code_tools`), the words
-of definitions (`builtin_definitions`), carrying out a decision (`builtin_calls`).
+Owns: `Builtin`, the state that a tool may read (`ToolContext`), the seven kinds of decisions, and
+`read_result` with the URIs of kept results. Never: any other tool (`servers_tools`,
+`toolset_tools`, `search_tools`, `code_tools`), the words of definitions (`builtin_definitions`),
+carrying out a decision (`builtin_calls`).
 
 A built-in tool only decides. The decision is a result (`ToolReply`), an order that changes the view
 and a function that makes the result from the outcome (`OrderAndThen`), a query and a function that
@@ -11,15 +12,16 @@ makes the result from the hits (`ToolSearch`), another tool to call instead (`Fo
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Annotated, Any
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from metamcp_worker.catalog.catalog import ListEntry, MergedCatalog
 from metamcp_worker.catalog.offers import OfferedItem
-from metamcp_worker.ipc import builtin_definitions, codec
+from metamcp_worker.ipc import builtin_definitions, codec, jsonrpc_bytes
 from metamcp_worker.ipc.builtin_definitions import BuiltinTool, Schema
 from metamcp_worker.ipc.code_runs import Language
 from metamcp_worker.ipc.disclosure import (
@@ -31,10 +33,11 @@ from metamcp_worker.ipc.disclosure import (
     ViewContent,
 )
 from metamcp_worker.ipc.engine_runs import Method
+from metamcp_worker.ipc.errors import Code, ProtocolError
 from metamcp_worker.ipc.messages import ServerState
 from metamcp_worker.ipc.saved_scripts import Script
 from metamcp_worker.ipc.spec import EndpointSpec
-from metamcp_worker.results.result_summary import PartRequest
+from metamcp_worker.results.result_summary import META, SCHEME, PartRequest, Piece
 from metamcp_worker.search.index import Allowed, Ranking, SearchResult
 
 Rankings = Sequence[Ranking[Pair]]
@@ -243,3 +246,59 @@ def result(reply: ToolReply, *, modern: bool) -> bytes:
         members["structuredContent"] = reply.structured
     members["isError"] = reply.failed
     return codec.dump(members)
+
+
+# The tool that reads kept results
+
+_RESULT_URI = re.compile(
+    rf"{SCHEME}(?P<handle>[0-9a-f]{{1,64}})(?:\?offset=(?P<offset>[0-9]{{1,12}}))?"
+)
+
+
+def read_result(arguments: PartRequest, context: ToolContext) -> Decision:
+    """Decide about `read_result`. A piece is never longer than `max` of the endpoint."""
+    limits = context.spec.results
+    if limits is None:
+        return ToolReply("This endpoint does not keep results.", failed=True)
+    length = min(arguments.length or limits.max_bytes, limits.max_bytes)
+    return ReadResult(structs.replace(arguments, length=length))
+
+
+def read_result_uri(uri: str, context: ToolContext) -> Decision:
+    """Decide about `resources/read` of a kept result: the handle, and perhaps an offset. Raises
+    ProtocolError."""
+    match, limits = _RESULT_URI.fullmatch(uri), context.spec.results
+    if match is None or limits is None:
+        message = f"The URI of a kept result is {SCHEME}HANDLE or {SCHEME}HANDLE?offset=BYTES."
+        raise ProtocolError(Code.INVALID_PARAMS, message)
+    part_request = PartRequest(match["handle"], int(match["offset"] or 0), limits.max_bytes)
+    return ReadResult(part_request, uri)
+
+
+def build_result_reply(request: ReadResult, piece: Piece | str) -> ToolReply:
+    """Return the result of the tool, or of `resources/read`. `piece`: the piece, or a sentence why
+    there is none."""
+    if isinstance(piece, str):
+        return ToolReply(piece, failed=True)
+    more = piece.end < piece.size
+    if request.uri:
+        next_uri = {"next": f"{SCHEME}{request.part.handle}?offset={piece.end}"} if more else {}
+        about = {"offset": piece.start, "end": piece.end, "bytes": piece.size, **next_uri}
+        contents = [{"uri": request.uri, "mimeType": "text/plain", "text": piece.text}]
+        return ToolReply("", {"contents": contents, "_meta": {META: about}})
+    if request.part.grep:
+        go_on = f"; go on with offset {piece.end}" if more else ""
+        lines = piece.text or "No place matches.\n"
+        return ToolReply(f"{lines}\n[searched from byte {piece.start} of {piece.size}{go_on}]")
+    go_on = f"; go on with offset {piece.end}" if more else ", the end"
+    return ToolReply(f"{piece.text}\n\n[bytes {piece.start} to {piece.end} of {piece.size}{go_on}]")
+
+
+def unknown_result_code(*, modern: bool) -> int:
+    """Return the code of the error for a URI of no kept result."""
+    return int(Code.INVALID_PARAMS) if modern else jsonrpc_bytes.NOT_FOUND_LEGACY
+
+
+RESULT_MEMBERS: Mapping[str, object] = {"ttlMs": 0, "cacheScope": "private"}
+"""Members of a read result for modern clients: nobody but its owner may keep it."""
+RESULT_WORKS: Mapping[str, Work] = {"read_result": (PartRequest, read_result)}

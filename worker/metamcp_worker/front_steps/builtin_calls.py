@@ -22,7 +22,6 @@ from metamcp_worker.builtin_tools import (
     builtin,
     code_tools,
     engine_tools,
-    result_tools,
     search_tools,
 )
 from metamcp_worker.builtin_tools.builtin import (
@@ -204,7 +203,7 @@ class Builtins:
             arguments = Raw(codec.dump(request.params))
         if request.method == jsonrpc_bytes.READ:
             uri = codec.text(request.params.get("uri", b"null")) or ""
-            return result_tools.read_uri(uri, self._context(view))
+            return builtin.read_result_uri(uri, self._context(view))
         tool = builtin_family(spec).tools.get(name)
         if tool is not None:
             decision = tool.decide(bytes(arguments), self._context(view))
@@ -291,7 +290,7 @@ class Builtins:
         assert view.spec.results is not None
         folder = result_summary.folder(view.spec.results, _owner(view))
         self._reader.read(
-            folder, query.part, lambda outcome: done(result_tools.build_reply(query, outcome))
+            folder, query.part, lambda outcome: done(builtin.build_result_reply(query, outcome))
         )
 
     def _refusal(self, decision: OrderAndThen) -> str:
@@ -526,11 +525,11 @@ def build_answer(method: str, reply: ToolReply, *, modern: bool, task: bool = Fa
     if reply.failed or reply.structured is None:
         code = int(Code.INVALID_REQUEST)
         if method == jsonrpc_bytes.READ:
-            code = result_tools.unknown_code(modern=modern)
+            code = builtin.unknown_result_code(modern=modern)
         return server_links.error(code, reply.text, {})
     members: dict[str, object] = {"resultType": "complete"} if modern else {}
     if modern and method == jsonrpc_bytes.READ:
-        members |= result_tools.OWN_MEMBERS
+        members |= builtin.RESULT_MEMBERS
     return CallAnswer(codec.dump({**members, **reply.structured}))
 
 

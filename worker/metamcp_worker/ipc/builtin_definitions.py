@@ -35,7 +35,7 @@ BUILTINS: Mapping[str, tuple[str, str]] = {
     ),
     "results": (
         "metamcp_worker.ipc.builtin_definitions:RESULTS",
-        "metamcp_worker.builtin_tools.result_tools:WORKS",
+        "metamcp_worker.builtin_tools.builtin:RESULT_WORKS",
     ),
 }
 """Tools that an endpoint of any exposure can have, by the names of `builtins`: references to their
