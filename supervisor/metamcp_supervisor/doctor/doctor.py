@@ -1,7 +1,8 @@
 """`metamcp ctl doctor`: find what on this machine hinders a gateway, running or not.
 
-Owns: the choice of the checks, their output, and the direct command of a server that `npx` or `uvx`
-starts. Never: the other checks (`doctor_checks`).
+Owns: the choice of the checks, their output, the direct command of a server that `npx` or `uvx`
+starts, and which upgrade notes concern a configuration. Never: the other checks (`doctor_checks`),
+the notes themselves (a file beside this package).
 
 A wrapper stays alive beside its server, with a shell between them: about 40 MB and two processes
 more for each server, and a start that takes twice as long.
@@ -9,24 +10,28 @@ more for each server, and a start that takes twice as long.
 
 import contextlib
 import os
+import re
 import shlex
 import sys
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from metamcp_supervisor import verbs
+from metamcp_supervisor import VERSION, verbs
 from metamcp_supervisor.cli import show
 from metamcp_supervisor.cli.ctl import json_option, typed_value
 from metamcp_supervisor.cli.errors import Command, CommandRefused
 from metamcp_supervisor.cli.progress import progress
+from metamcp_supervisor.config import files
 from metamcp_supervisor.config.config import Config, ConfigInvalid, Problem, Server
-from metamcp_supervisor.config.document import list_of, table_of
+from metamcp_supervisor.config.document import list_of, shorten, table_of
+from metamcp_supervisor.config.formats import toml_loads
 from metamcp_supervisor.config.sources import load
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.config_orders import SettingsShown
@@ -40,6 +45,10 @@ MANIFEST_BYTES_MAX = 1024 * 1024
 #: Options whose value is the package; and options without a value.
 _PACKAGE = {"npx": ("-p", "--package"), "uvx": ("--from",)}
 _ALONE = ("-y", "--yes", "-q", "--quiet", "--no", "--offline")
+
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)[.-]?((?:dev|a|b|rc)\d*)?")
+NAMED_MAX = 5
+"""Maximum number of places that a finding names; the rest is counted."""
 
 
 class WrappedCommand(Struct, frozen=True):
@@ -192,10 +201,8 @@ def doctor(ctx: click.Context, since: str | None, as_json: bool) -> None:
 
 def _changes(runtime_dir: str | None, path: Path | None, since: str) -> Iterator[DoctorFinding]:
     """Yield what an upgrade from a version means for the configuration."""
-    from metamcp_supervisor.config import upgrade_notes
-
     try:
-        changes = upgrade_notes.changes(_config(runtime_dir, path), since)
+        changes = find_changes(_config(runtime_dir, path), since)
     except ConfigInvalid as invalid:
         yield _wrong(invalid.problems)
         return
@@ -361,3 +368,102 @@ def _print(results: Sequence[DoctorFinding]) -> None:
         click.echo(f"{show.verdict(finding.verdict)}  {finding.check:<{width}}  {text}")
         if finding.advice:
             click.echo(f"{'':<{width + 6}}  → {show.printable(finding.advice)}")
+
+
+# Upgrade notes
+
+
+class UpgradeNote(Struct, frozen=True, forbid_unknown_fields=True):
+    """Change that users notice; its members are explained in `upgrade_notes.toml`."""
+
+    version: str
+    what: str
+    text: str
+    advice: str
+    uses: str = ""
+    unless: str = ""
+
+
+def find_changes(config: Config, since: str) -> list[tuple[UpgradeNote, str]]:
+    """Return each note that concerns this configuration, with its sentence. Raises ValueError for
+    a version that is not one, or not an earlier one."""
+    before = _sort_key(since)
+    if before > _sort_key(VERSION):
+        text = f"'{shorten(since)}' is newer than this version, {VERSION}"
+        raise ValueError(f"{text}; name the version that ran before")
+    tables = read_tables(config)
+    return [
+        (note, _say_note(note, places))
+        for note in read_notes()
+        if _sort_key(note.version) > before and (places := find_places(note, tables))
+    ]
+
+
+def read_notes() -> list[UpgradeNote]:
+    """Return all notes of this version."""
+    file = resources.files("metamcp_supervisor") / "upgrade_notes.toml"
+    listed = list_of(toml_loads(file.read_text(encoding="utf-8"))["note"])
+    return codec.decode_as(list[UpgradeNote], codec.dump(listed))
+
+
+def read_tables(config: Config) -> list[Mapping[str, object]]:
+    """Return the files of a configuration as tables. Servers of another program's file have no more
+    than a command or a URL here."""
+    tables = [toml_loads(files.text(path)) for path in config.files if path.suffix == ".toml"]
+    own = {name for table in tables for name in table_of(table.get("servers")) or {}}
+    others = {
+        name: {"command" if server.command else "url": ""}
+        for name, server in config.servers.items()
+        if name not in own
+    }
+    return [*tables, {"servers": others}]
+
+
+def find_places(note: UpgradeNote, tables: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the places that a note is about; a note about every configuration has the place ""."""
+    if note.uses:
+        return [
+            location
+            for table in tables
+            for location, beside in _find_places_below(table, note.uses.split("."), "")
+            if note.unless not in beside
+        ]
+    path = note.unless.split(".")
+    return (
+        []
+        if any(note.unless and any(_find_places_below(table, path, "")) for table in tables)
+        else [""]
+    )
+
+
+def _find_places_below(
+    table: Mapping[str, object], path: Sequence[str], at: str
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the place of each table that has the key at the end of the path, and the table."""
+    step, *remaining = path
+    if not remaining:
+        if step in table:
+            yield at or step, table
+        return
+    for name in table if step == "*" else [step]:
+        if (inner := table_of(table.get(name))) is not None:
+            yield from _find_places_below(inner, remaining, f"{at}.{name}" if at else name)
+
+
+def _say_note(note: UpgradeNote, places: Sequence[str]) -> str:
+    if places == [""]:
+        return note.text
+    more = len(places) - NAMED_MAX
+    named = ", ".join(places[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return f"{named}: {note.text}"
+
+
+def _sort_key(version: str) -> tuple[tuple[int, ...], bool]:
+    """Return a key that sorts versions, one before a release before the release."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        raise ValueError(f"'{shorten(version)}' is not a version like 1.2.0")
+    numbers = [int(number) for number in match[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers), not match[2]

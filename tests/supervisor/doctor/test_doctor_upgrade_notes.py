@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.config.options import all_options
-from metamcp_supervisor.config.upgrade_notes import UpgradeNote, find_places, notes
+from metamcp_supervisor.doctor.doctor import UpgradeNote, find_places, read_notes
 
 KINDS = {"default", "key", "verb", "json", "metric", "exit code"}
 TEXT = """
@@ -40,7 +40,7 @@ def note(uses: str = "", unless: str = "") -> UpgradeNote:
 def test_every_note_is_about_keys_that_there_are() -> None:
     sections = {option.section for option in all_options()}
     known = {f"{option.section}.{option.key}".lstrip(".") for option in all_options()}
-    for each in notes():
+    for each in read_notes():
         assert each.what in KINDS
         table = each.uses.rpartition(".")[0]
         assert not each.uses or (each.uses in known and table in sections)
