@@ -23,7 +23,6 @@ from urllib.parse import quote
 import psycopg
 from dbos import DBOS, Serializer, SetWorkflowID
 from msgspec import json
-from psycopg.conninfo import conninfo_to_dict
 
 from metamcp_worker.engine.run_journal import (
     Executor,
@@ -35,16 +34,12 @@ from metamcp_worker.engine.run_journal import (
     Write,
 )
 from metamcp_worker.engine.workflow_run import RunRecord
+from metamcp_worker.runtime import postgres
 
 VERSION = 1
 """Number of the layout, and the version of the application for DBOS."""
-CONNECT_S_MAX = 10
 ANSWER_S_MAX = 30.0
 """Seconds for a transaction or a query."""
-SILENCE_S = 10
-"""Seconds without a word after which either side asks whether the other is there."""
-SILENCE_S_MAX = 25
-"""Seconds without an answer after which either side gives up the session, and with it the lock."""
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 30.0
 """Seconds between two attempts to reach the database."""
 TURN_S = 1.0
@@ -81,24 +76,12 @@ CREATE TABLE IF NOT EXISTS steps (
 CREATE TABLE IF NOT EXISTS orders (
   id BIGSERIAL PRIMARY KEY, run TEXT NOT NULL, step TEXT NOT NULL, decision TEXT);
 """
-_SETTINGS = {
-    "search_path": "metamcp",
-    "statement_timeout": f"{ANSWER_S_MAX:.0f}s",
-    "idle_in_transaction_session_timeout": f"{ANSWER_S_MAX:.0f}s",
-    "tcp_keepalives_idle": str(SILENCE_S),
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": f"{SILENCE_S_MAX}s",
-}
-"""Settings of a session on the side of the database."""
 _ORPHANS = (
-    f"DELETE FROM {DBOS_SCHEMA}.workflow_status"  # noqa: S608 - constants
+    "DELETE FROM metamcp_dbos.workflow_status"
     " WHERE status IN ('SUCCESS', 'ERROR', 'CANCELLED') AND workflow_uuid NOT IN"
     " (SELECT id FROM runs)"
 )
-_ENGINES = (
-    f"SELECT DISTINCT executor_id FROM {DBOS_SCHEMA}.workflow_status WHERE status = 'PENDING'"  # noqa: S608 - constants
-)
+_ENGINES = "SELECT DISTINCT executor_id FROM metamcp_dbos.workflow_status WHERE status = 'PENDING'"
 
 log = logging.getLogger("metamcp.engine")
 
@@ -136,7 +119,7 @@ class DbosExecutor(Executor):
         super().__init__(failed)
         self._url = url
         self._id = uuid.uuid4().hex[:16]
-        self._base: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._base: postgres.Connection | None = None
         self._stuck = False
         """The thread waits for a database that does not answer."""
         self._dbos: _DbosThread | None = None
@@ -259,43 +242,24 @@ class DbosExecutor(Executor):
 
     async def _run_in_thread(self, work: Callable[[*Values], T], *values: *Values) -> T:
         try:
-            async with asyncio.timeout(ANSWER_S_MAX + CONNECT_S_MAX):
+            async with asyncio.timeout(ANSWER_S_MAX + postgres.CONNECT_S_MAX):
                 return await super()._run_in_thread(work, *values)
         except (psycopg.Error, OSError, TimeoutError) as error:
             self._stuck = isinstance(error, TimeoutError)
-            raise JournalError(f"the database of workflows {self._explain_error(error)}") from None
+            failure = "the database of workflows cannot be used"
+            raise JournalError(postgres.explain_error(self._url, error, failure)) from None
 
-    def _explain_error(self, error: Exception) -> str:
-        """Return what an error means, without the password of the database."""
-        try:
-            parts = conninfo_to_dict(self._url)
-        except psycopg.Error:
-            return "has an address that cannot be read; write postgresql://USER@HOST/DATABASE"
-        location = f" at {parts.get('host', 'this machine')}"
-        text = str(error).strip() or "it does not answer"
-        reason = text.splitlines()[0].rpartition("failed: ")[2]
-        if password := str(parts.get("password") or ""):
-            reason = reason.replace(password, "[secret]")
-        return f"cannot be used{location}: {reason}"
-
-    def _open_connection(self, purpose: str = "dbos") -> "psycopg.Connection[tuple[Any, ...]]":
-        """Return a new connection, which both sides give up when the other is silent."""
-        return psycopg.connect(
-            self._url, connect_timeout=CONNECT_S_MAX,
-            application_name=f"metamcp {purpose} {self._id}",
-            keepalives=1, keepalives_idle=SILENCE_S, keepalives_interval=5, keepalives_count=3,
-            tcp_user_timeout=SILENCE_S_MAX * 1000,
-        )  # fmt: skip
+    def _open_connection(self, purpose: str = "dbos") -> postgres.Connection:
+        return postgres.connect(self._url, f"metamcp {purpose} {self._id}")
 
     def _open(self, sync: Sync) -> str:
         """Begin the session, and return the name of the database."""
         if self._base is not None:
             self._base.close()
         base = self._base = self._open_connection("engine")
-        base.autocommit = True
-        settings = {**_SETTINGS, "synchronous_commit": "on" if sync == "full" else "off"}
-        for name, value in settings.items():
-            base.execute("SELECT set_config(%s, %s, false)", (name, value))
+        postgres.begin_session(base, "metamcp", ANSWER_S_MAX)
+        commit = "on" if sync == "full" else "off"
+        base.execute("SELECT set_config('synchronous_commit', %s, false)", (commit,))
         with base.transaction():
             base.execute("SELECT pg_advisory_xact_lock(%s)", (_LAYOUT_KEY,))
             base.execute(_LAYOUT.encode())
@@ -309,7 +273,7 @@ class DbosExecutor(Executor):
         base.execute("SELECT pg_advisory_lock(%s)", (_key(self._id),))
         return base.info.dbname
 
-    def _session(self) -> "psycopg.Connection[tuple[Any, ...]]":
+    def _session(self) -> postgres.Connection:
         if self._base is None:
             raise psycopg.OperationalError("it is not open")
         return self._base
@@ -343,7 +307,7 @@ class _DbosThread:
 
     def __init__(
         self, engine: str, database: str,
-        connect: "Callable[[], psycopg.Connection[tuple[Any, ...]]]",
+        connect: Callable[[], postgres.Connection],
     ) -> None:  # fmt: skip
         self.ends = False
         self._engine = engine
@@ -429,7 +393,7 @@ class _DbosThread:
             log.info("%d runs of an engine that ended are taken over", len(workflows))
             await DBOS.resume_workflows_async([workflow.workflow_id for workflow in workflows])
 
-    def _connection(self) -> "psycopg.Connection[tuple[Any, ...]]":
+    def _connection(self) -> postgres.Connection:
         if self.ends:
             raise RuntimeError("the engine ends")
         return self._connect()
