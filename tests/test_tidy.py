@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "metamcp_supervisor": {
         "config": "", "client_files": "config", "telemetry": "config",
         "approval": "config telemetry", "processes": "config telemetry",
-        "store": "", "control": "approval config store telemetry",
+        "store": "config", "control": "approval config store telemetry",
         "systemd": "config control telemetry",
         "fronts": "processes systemd telemetry",
         "servers": "approval config control fronts processes systemd telemetry",
@@ -135,7 +135,7 @@ PURE_BY_ROOM = {
     "metamcp_supervisor.views": "ledger tool_costs",
     "metamcp_worker.access": "api_key door gate oauth_token use_limits",
     "metamcp_worker.builtin_tools": (
-        "builtin code_tools engine_tools result_tools search_index search_tools"
+        "builtin code_tools engine_tools search_index search_tools"
         " servers_tools tool_choice tool_list tool_text toolset_tools"
         " typescript_types vector_search"
     ),
@@ -202,7 +202,11 @@ DEPENDENCIES = {
     },
     "pydantic_monty": {"metamcp_worker.sandbox.monty_guest"},
     "dbos": {"metamcp_worker.engine.dbos_executor"},
-    "psycopg": {"metamcp_worker.engine.dbos_executor"},
+    "psycopg": {
+        "metamcp_supervisor.store.postgres",
+        "metamcp_worker.engine.dbos_executor",
+        "metamcp_worker.runtime.postgres",
+    },
     "htpy": {
         "metamcp_supervisor.audit.audit_page",
         "metamcp_supervisor.code_mode.scripts_page",
@@ -214,6 +218,7 @@ DEPENDENCIES = {
     "cryptography": {
         "metamcp_supervisor.certificates.authority",
         "metamcp_supervisor.store.copies",
+        "metamcp_supervisor.store.postgres",
         "metamcp_worker.oauth.vault",
     },
     "httpx2": {

@@ -126,6 +126,10 @@ _CORE: dict[str, tuple[str, str]] = {
         "metamcp_supervisor.cli.backup:restore",
         "Put such a copy in the place of what is stored.",
     ),
+    "store": (
+        "metamcp_supervisor.cli.backup:store",
+        "Look at the database, and copy it to PostgreSQL.",
+    ),
     "login": (
         "metamcp_supervisor.cli.login:login",
         "Get the gateway authorized to use a remote server.",
@@ -182,8 +186,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Steer": ("start", "stop", "restart", "reload", "confirm", "down", "ctl", "replay"),
     "Use": ("call", "toolsets", "scripts", "workflow", "results"),
     "Protect": ("keys", "tls", "login", "logout", "consent", "policy", "lock", "sandbox", "audit"),
-    "Operate": ("serve", "systemd", "config", "contexts", "backup", "restore", "dashboards",
-                "completion"),
+    "Operate": ("serve", "systemd", "config", "contexts", "backup", "restore", "store",
+                "dashboards", "completion"),
 }  # fmt: skip
 """Groups of `metamcp --help --all`."""
 COMMON = {

@@ -234,6 +234,8 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0
     """Number of upgrades since the start, in which another program took over."""
+    store: str = ""
+    """URL of the database in PostgreSQL, without its password; empty for a file."""
     state_dir: str = ""
     """State directory; empty in the answer of an earlier version, which does not have this key."""
     fronts: tuple[FrontStatus, ...]

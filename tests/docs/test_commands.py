@@ -37,6 +37,12 @@ ELSEWHERE = {
     ),
     "uvx metamcp up --yes": f"{WALKS}four_lines_of_the_readme_lead_to_the_first_call",
     "uvx metamcp up": f"{WALKS}three_lines_of_the_first_page_start_a_gateway",
+    "metamcp store copy": (
+        "tests/live/test_store.py::test_a_file_is_copied_once_and_named_until_then"
+    ),
+    'pg_dump --schema metamcp_store "$DATABASE_URL" > store.sql': (
+        "tests/live/test_store.py::test_a_file_is_copied_once_and_named_until_then"
+    ),
     "metamcp up": "tests/docs/test_walks.py::test_one_command_beside_an_mcp_json_is_enough",
     "metamcp down": f"{WALKS}tutorial_leads_from_an_empty_folder_to_its_end",
     "metamcp serve --config metamcp.toml": f"{WALKS}service_of_the_readme_does_what_its_lines_say",

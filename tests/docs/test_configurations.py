@@ -62,7 +62,7 @@ def test_a_configuration_is_valid(block: Block, tmp_path: Path) -> None:
     text = block.text
     if not re.search(r"^(include|\[servers\.)", text, re.MULTILINE):
         text += '\n[servers.git]\ncommand = ["true"]\n'
-    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "x" * 12)
+    environ = dict.fromkeys(re.findall(r"\$\{env:(\w+)\}", text), "x" * 32)
     write(tmp_path, ".mcp.json", '{"mcpServers": {"notes": {"command": "true"}}}')
     write(tmp_path, "credentials/github", "x" * 12).chmod(0o600)
     rules, flow = (

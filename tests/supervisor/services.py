@@ -14,7 +14,7 @@ from metamcp_supervisor.fronts.front import Forker, FrontProcess
 from metamcp_supervisor.keys.api_keys import ApiKeys
 from metamcp_supervisor.processes.heartbeats import Heartbeats
 from metamcp_supervisor.roles.role_process import ServiceContext
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import DatabaseFile
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 
@@ -29,7 +29,7 @@ class NoFronts:
 
 
 def service_context(forker: Forker, config: Callable[[], Config], **more: Any) -> ServiceContext:
-    keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
+    keys = ApiKeys(DatabaseFile(Path("/nowhere")), lambda: None, time.time)
     context = ServiceContext(
         forker=forker,
         heartbeats=Heartbeats(forker.signal, asyncio.get_running_loop().time),
@@ -40,7 +40,7 @@ def service_context(forker: Forker, config: Callable[[], Config], **more: Any) -
         keys=keys,
         sessions=ConsoleSessions(time.monotonic, keys.has),
         fronts=NoFronts(),
-        database=Database(Path("/nowhere")),
+        database=DatabaseFile(Path("/nowhere")),
         roles={},
     )
     return structs.replace(context, **more)

@@ -21,7 +21,7 @@ from metamcp_supervisor.control.control import Control, ControlLimits
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import NotNow, ReloadRefused, ServerDetails, UnknownName
 from metamcp_supervisor.keys.api_keys import ApiKeys
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import DatabaseFile
 from metamcp_supervisor.telemetry.journal import Journal
 from metamcp_supervisor.telemetry.logs import ServerLogs
 from metamcp_supervisor.verbs import (
@@ -170,7 +170,7 @@ class SmallGateway:
         self.journal = Journal(time.time)
         self.logs = ServerLogs(time.time)
         self.shelf = SmallShelf()
-        self.keys = ApiKeys(Database(Path("/nowhere")), lambda: None, time.time)
+        self.keys = ApiKeys(DatabaseFile(Path("/nowhere")), lambda: None, time.time)
         self.consents = SmallConsents()
         self.services: dict[type, object] = {}
         """Services of features, which a test adds."""

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from metamcp_supervisor.store.database import FILE, STEPS, Database, Steps
+from metamcp_supervisor.store.database import FILE, STEPS, DatabaseFile, Steps
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import DisclosureState, ToolSet, ViewContent, ViewOwner
@@ -18,7 +18,7 @@ PUT = Delta(((ME, EQUIPPED),), put=DEV)
 
 async def read(folder: Path, *living: str, steps: Steps = STEPS) -> DisclosureState:
     """What a gateway finds that starts now."""
-    store = Store(Database(folder, busy_s=0.1, steps=steps))
+    store = Store(DatabaseFile(folder, busy_s=0.1, steps=steps))
     try:
         return await store.read(living)
     finally:
@@ -27,7 +27,7 @@ async def read(folder: Path, *living: str, steps: Steps = STEPS) -> DisclosureSt
 
 async def written(folder: Path, *deltas: Delta, busy_s: float = 0.1) -> None:
     """What a gateway leaves."""
-    store = Store(Database(folder, busy_s=busy_s))
+    store = Store(DatabaseFile(folder, busy_s=busy_s))
     await store.read(())
     try:
         for delta in deltas:

@@ -1,10 +1,11 @@
-"""`metamcp backup` and `metamcp restore`: copies of what a gateway stores.
+"""`metamcp backup`, `metamcp restore` and `metamcp store`: copies of what a gateway stores.
 
 Owns: these verbs at the prompt, which files of the state directory count, finding the state
 directory, the passphrase, sentences about what a copy has and has not. Never: copying and
-encrypting (`store.copies`).
+encrypting (`store.copies`), tables (`store.database`, `store.postgres`).
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Generator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from msgspec import Struct, structs
 
 from metamcp_supervisor.approval import lock_io
 from metamcp_supervisor.certificates import authority
@@ -20,14 +22,18 @@ from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import gateway_options, say, state_option
 from metamcp_supervisor.cli.keys import claim_state_dir, load_config
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.config import confirmation_io, files, places
+from metamcp_supervisor.config import confirmation_io, files, installation, places
+from metamcp_supervisor.config import show as show_settings
+from metamcp_supervisor.config.config import GatewayConfig
+from metamcp_supervisor.config.network import OPENSSL
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
 from metamcp_supervisor.keys.key_rules import HANDLE_KEY, PEPPER
+from metamcp_supervisor.keys.peppers import PepperUnfit
 from metamcp_supervisor.servers import decisions, tokens
 from metamcp_supervisor.store import copies, database
-from metamcp_supervisor.store.database import StoreError
+from metamcp_supervisor.store.database import SCHEMA, StoreError, make_database
 from metamcp_supervisor.verbs import VERSION, Exit, GatewayStatus
 from metamcp_worker.ipc import audit_records, codec, engine_runs
 
@@ -75,7 +81,8 @@ def backup(
     servers only with their key. Also the certificate authority and the runs of workflows are in
     it. The audit is not: the verb says where it is.
     """
-    directory = Path(state_dir) if state_dir else find_state_dir(path, runtime_dir)[0]
+    state = StatePlace(Path(state_dir)) if state_dir else find_state(path, runtime_dir)
+    directory = state.directory
     with _as_failures():
         names, private = copies.list_files(directory, PLAIN), copies.list_files(directory, SECRETS)
     passphrase = b""
@@ -99,6 +106,8 @@ def backup(
         say(f"left out: {', '.join(private)}")
     if audited:
         say(f"the audit is not in it; copy {audited} as well")
+    if state.store:
+        say(f"the tables in {state.store} are not in it: 'pg_dump --schema {SCHEMA}' copies them")
     if tokens.FILE not in names and copies.list_files(directory, [TOKENS]) and not private:
         say("the key of its tokens for remote servers is not in it: it is not in a file there")
 
@@ -127,8 +136,9 @@ def restore(
     if state_dir:
         directory, remedy = Path(state_dir), ""
     else:
-        directory, runs = find_state_dir(path, runtime_dir)
-        remedy = f" with --state-dir {directory}" if runs else ""
+        state = find_state(path, runtime_dir)
+        directory = state.directory
+        remedy = f" with --state-dir {directory}" if state.runs else ""
     claim_fd = claim_state_dir(
         directory, f"stop it first ('metamcp down'), then restore{remedy}", gives=True
     )
@@ -164,10 +174,10 @@ def restore(
 
 @contextmanager
 def _as_failures() -> Generator[None]:
-    """Raise Failed in place of StoreError."""
+    """Raise Failed in place of StoreError and PepperUnfit."""
     try:
         yield
-    except StoreError as error:
+    except (StoreError, PepperUnfit) as error:
         raise Failed(Exit.FAILED, str(error)) from None
 
 
@@ -198,28 +208,41 @@ def _get_passphrase(variable: str | None, file: str | None, *, new: bool) -> byt
     return text.encode()
 
 
-def find_state_dir(config: Path | None, runtime_dir: str | None) -> tuple[Path, bool]:
-    """Return the state directory of the gateway that runs, or else of the configuration, and
-    whether one runs. Raises Failed."""
+class StatePlace(Struct, frozen=True):
+    """Where a gateway has its state. `store`: URL of its database in PostgreSQL, without the
+    password; empty for a file in the directory. `runs`: whether the gateway runs."""
+
+    directory: Path
+    store: str = ""
+    runs: bool = False
+
+
+def find_state(config: Path | None, runtime_dir: str | None) -> StatePlace:
+    """Return the place of the gateway that runs, or else of the configuration. Raises Failed."""
     directory = runtime_dir
     if directory is None and config is not None:
         directory = str(load_config(config).gateway.runtime_dir)
     try:
         with client.connect(directory) as gateway:
-            state_dir = codec.decode_as(GatewayStatus, gateway.call("status")).state_dir
+            status = codec.decode_as(GatewayStatus, gateway.call("status"))
     except Failed as failed:
         if failed.exit != Exit.NOT_RUNNING or runtime_dir is not None:
             raise
-        state_dir = ""
-    return (Path(state_dir), True) if state_dir else (_state_dir_of_config(config), False)
+    else:
+        if status.state_dir:
+            return StatePlace(Path(status.state_dir), status.store, runs=True)
+    return _find_state_in_config(config)
 
 
-def _state_dir_of_config(path: Path | None) -> Path:
-    """Return the state directory of the configuration. Raises Failed."""
+def _find_state_in_config(path: Path | None) -> StatePlace:
+    """Return the place that the configuration says. Raises Failed."""
     home = Path.home()
     main = places.find(path, environ=os.environ, cwd=Path.cwd(), home=home)
-    of_service = places.service_state(main, os.environ, home)
-    return of_service or load_config(path).gateway.state_dir
+    if of_service := places.service_state(main, os.environ, home):
+        return StatePlace(of_service)
+    gateway = load_config(path).gateway
+    store = show_settings.masked_url(gateway.store.url_written) if gateway.store else ""
+    return StatePlace(gateway.state_dir, store)
 
 
 def _format_content(manifest: copies.BackupManifest) -> str:
@@ -230,3 +253,86 @@ def _format_content(manifest: copies.BackupManifest) -> str:
         "file": len(names),
     }  # fmt: skip
     return ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+
+
+@click.group(cls=errors.Group)
+def store() -> None:
+    """Look at the database of the gateway, and copy it to PostgreSQL."""
+
+
+@store.command("status")
+@gateway_options("path")
+@json_option
+def store_status(path: Path | None, as_json: bool) -> None:
+    """Show where tool sets, views, keys, scripts, quotas and consent are, and how many."""
+    gateway = load_config(path).gateway
+    base = make_database(gateway)
+    with _as_failures():
+        content = asyncio.run(base.describe())
+    _print_store(_name_store(gateway), content, as_json=as_json)
+
+
+@store.command("copy")
+@click.option("--to", "url", metavar="URL", help="The database; else the `store` in [gateway].")
+@gateway_options("path")
+@json_option
+def store_copy(url: str | None, path: Path | None, as_json: bool) -> None:
+    """Copy the database file of a gateway that does not run to a database in PostgreSQL.
+
+    All of it is copied, or nothing, and only to where nothing is stored. The secret of API keys is
+    encrypted with cluster_secret. The file stays.
+    """
+    gateway = load_config(path).gateway
+    url = url or (gateway.store.url if gateway.store else "")
+    if not url:
+        raise Failed(Exit.USAGE, "name the database: --to URL, or 'store' in [gateway]")
+    if not gateway.cluster_secret:
+        raise Failed(Exit.CONFIG, f"set 'cluster_secret' in [gateway] first; {OPENSSL}")
+    if message := installation.describe_missing(installation.STORE):
+        raise Failed(Exit.CONFIG, message)
+    from metamcp_supervisor.store import postgres
+
+    source = database.DatabaseFile(gateway.state_dir)
+    target = postgres.PostgresDatabase(
+        url, gateway.cluster_secret, gateway.state_dir, answer_s=postgres.COPY_S_MAX
+    )
+
+    async def copy() -> database.StoreContent:
+        try:
+            await target.open()
+            return await postgres.copy_file(source, target, [PEPPER])
+        finally:
+            await target.close()
+            await source.close()
+
+    claim_fd = claim_state_dir(gateway.state_dir, "stop it first ('metamcp down')")
+    try:
+        with _as_failures(), progress("copies the database"):
+            content = asyncio.run(copy())
+    finally:
+        os.close(claim_fd)
+    _print_store(show_settings.masked_url(url), content, as_json=as_json)
+
+
+def _name_store(gateway: GatewayConfig) -> str:
+    if gateway.store is not None:
+        return show_settings.masked_url(gateway.store.url_written)
+    return str(gateway.state_dir / database.FILE)
+
+
+def _print_store(name: str, content: database.StoreContent, *, as_json: bool) -> None:
+    newest = len(database.STEPS)
+    if as_json:
+        answer = {"v": VERSION, "store": name, **structs.asdict(content), "newest": newest}
+        click.echo(codec.dump(answer))
+        return
+    use = ", a gateway uses it" if content.in_use else ""
+    click.echo(show.printable(f"{name}: version {content.version} of {newest}{use}"))
+    for table, count in content.rows.items():
+        click.echo(f"  {count:>8}  {_TABLE_WORDS[table]}")
+
+
+_TABLE_WORDS = {
+    "toolset": "tool sets", "view": "views", "api_key": "API keys", "quota": "quotas of today",
+    "script": "versions of scripts", "consent": "grants of consent",
+}  # fmt: skip

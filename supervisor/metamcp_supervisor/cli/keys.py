@@ -225,12 +225,12 @@ def rotate_tokens(location: GatewayPlace, as_json: bool) -> None:
 
     A running gateway goes on with its tokens. If this is interrupted, run it again.
     """
-    from metamcp_supervisor.cli.backup import find_state_dir
+    from metamcp_supervisor.cli.backup import find_state
     from metamcp_supervisor.servers.tokens import TokenKeys
 
     directory = location.state_dir
     if directory is None:
-        directory = str(find_state_dir(location.config, location.runtime_dir)[0])
+        directory = str(find_state(location.config, location.runtime_dir).directory)
     try:
         names = TokenKeys(Path(directory), os.environ).rotate()
     except MetaMCPError as error:
@@ -414,40 +414,39 @@ def _at_rest(location: GatewayPlace, ask: Callable[["ApiKeys"], Awaitable[object
     Failed."""
     from metamcp_supervisor.config import workspaces
     from metamcp_supervisor.keys.api_keys import ApiKeys
+    from metamcp_supervisor.store.database import Database, DatabaseFile, make_database
 
     places: dict[str, str] | None = None
     servers: Collection[str] = ()
     if location.state_dir is not None:
-        state_dir = Path(location.state_dir)
+        database: Database = DatabaseFile(Path(location.state_dir))
     else:
         config = load_config(location.config)
-        state_dir, places = config.gateway.state_dir, workspaces.of_endpoints(config)
+        database = make_database(config.gateway)
+        places = workspaces.of_endpoints(config)
         servers = workspaces.labels(config)
 
-    async def answer(database: "Database") -> object:
+    async def answer() -> object:
         api_keys = ApiKeys(database, lambda: places, time.time, servers=lambda: servers)
         await api_keys.begin()
         return await ask(api_keys)
 
-    return at_rest(state_dir, answer)
+    return at_rest(database, answer)
 
 
-def at_rest(state_dir: Path, ask: Callable[["Database"], Awaitable[object]]) -> bytes:
-    """Return an answer from the database in the state directory of a gateway that does not run.
-    Raises Failed."""
+def at_rest(database: "Database", ask: Callable[[], Awaitable[object]]) -> bytes:
+    """Return an answer from the database of a gateway that does not run. Raises Failed."""
     import asyncio
 
-    from metamcp_supervisor.store.database import Database
-
     async def answer() -> object:
-        database = Database(state_dir)
         try:
-            return await ask(database)
+            await database.open()
+            return await ask()
         finally:
             await database.close()
 
     claim_fd = claim_state_dir(
-        state_dir, "to ask it, name its --runtime-dir instead of --state-dir"
+        database.state_dir, "to ask it, name its --runtime-dir instead of --state-dir"
     )
     try:
         return codec.dump(asyncio.run(answer()))

@@ -69,6 +69,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--console-listen", metavar="HOST:PORT", help="Web console."),
         click.option("--allowed-hosts", metavar="NAME,…", help="Further names in Host and Origin."),
         click.option("--trusted-proxies", metavar="NET,…", help="Proxies that name the client."),
+        click.option("--store", metavar="URL", help="PostgreSQL for what the gateway remembers."),
         click.option("--behind-proxy", metavar="BOOLEAN", help="A proxy speaks TLS to clients."),
         click.option("--tls", metavar="WORD", help="`off`, `local` or `required`."),
         click.option("--auth", metavar="WORD,…", help="`none`, or `keys` for every endpoint."),

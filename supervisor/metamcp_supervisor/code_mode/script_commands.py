@@ -59,7 +59,6 @@ from metamcp_worker.ipc.saved_scripts import (
 
 if TYPE_CHECKING:
     from metamcp_supervisor.bridge.http_client import Trust
-    from metamcp_supervisor.store.database import Database
 
 RUN_SCRIPT = "run_script"
 LIST = ("NAME", "VERSION", "LANGUAGE", "TOOL", "SAVED", "DESCRIPTION")
@@ -413,28 +412,29 @@ def _at_rest(location: _WorkspaceTarget, ask: Callable[[ScriptStore], Awaitable[
     """Return the answer of the scripts in the state directory of a gateway that does not run.
     Raises Failed."""
     from metamcp_supervisor.config import workspaces
+    from metamcp_supervisor.store.database import Database, DatabaseFile, make_database
     from metamcp_supervisor.views.ledger_io import LedgerKeeper
     from metamcp_supervisor.views.store import Store
 
     if location.place.state_dir is not None:
-        state_dir = Path(location.place.state_dir)
+        database: Database = DatabaseFile(Path(location.place.state_dir))
     else:
         config = keys.load_config(location.place.config)
-        state_dir = config.gateway.state_dir
+        database = make_database(config.gateway)
         tree = workspaces.tree(config, {}, {})
         script_orders.check_workspace(
             location.workspace, [workspace.name for workspace in tree.workspaces]
         )
     notes: list[str] = []
 
-    async def answer(database: "Database") -> object:
+    async def answer() -> object:
         keeper = LedgerKeeper(Store(database), lambda _: None, notes.append, time.time)
         await keeper.begin(())
         if notes:
             raise Failed(Exit.FAILED, notes[0])
         return await ask(keeper)
 
-    return keys.at_rest(state_dir, answer)
+    return keys.at_rest(database, answer)
 
 
 def _say(raw: bytes, *, as_json: bool) -> None:

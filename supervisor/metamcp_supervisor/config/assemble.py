@@ -270,6 +270,9 @@ def _gateway(
     if last.console_listen:
         taken = listen[0], ops_listen[0], health_listen
         network.refuse_open_console(last.console_listen, taken, tls, findings)
+    if last.store and not last.cluster_secret:
+        missing = f"needs 'cluster_secret', too, in [gateway]; {network.OPENSSL}"
+        findings.error(last.store[1], missing)
     runtime_dir = last.runtime_dir or default.runtime_dir
     for address, site in (ops_listen, last.socket or (None, _NOWHERE)):
         if isinstance(address, UnixAddress):
@@ -292,6 +295,8 @@ def _gateway(
         watch=default.watch if last.watch is None else last.watch,
         state_dir=state_dir,
         runtime_dir=runtime_dir,
+        store=last.store[0] if last.store else None,
+        cluster_secret=last.cluster_secret or "",
         drain_delay_s=default.drain_delay_s if last.drain_delay_s is None else last.drain_delay_s,
         movable=frozenset(
             key

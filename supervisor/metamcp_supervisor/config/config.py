@@ -117,7 +117,20 @@ class Tls(Struct, frozen=True, kw_only=True):
     local: bool = False
 
 
-class GatewayConfig(Struct, frozen=True, kw_only=True):
+class StoreConfig(PrivateStruct, frozen=True, kw_only=True):
+    """Database in PostgreSQL in place of a file. `url`: may have a password; `url_written`: as
+    written in the file."""
+
+    UNCOMPARED = frozenset({"url_written"})
+    HIDDEN = frozenset({"url", "url_written"})
+
+    url: str
+    url_written: str = ""
+
+
+class GatewayConfig(PrivateStruct, frozen=True, kw_only=True):
+    HIDDEN = frozenset({"cluster_secret"})
+
     listen: Address = Address("127.0.0.1", 6270)
     ops_listen: AnyAddress = Address("127.0.0.1", 6271)
     health_listen: Address | None = None
@@ -135,6 +148,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     watch: bool = False
     state_dir: Path
     runtime_dir: Path
+    store: StoreConfig | None = None
+    cluster_secret: str = ""
+    """Encrypts the secrets in `store`."""
     drain_delay_s: float = 0.0
     movable: frozenset[str] = frozenset()
     """Keys of ports that no setting chose: if such a port is in use, the gateway takes another."""

@@ -94,7 +94,9 @@ def _outgoing_values(config: Config) -> list[tuple[str, str]]:
         *(list(table.sent(config.table(table.record))) for table in feature_tables()),
         [("ai url", ai.url_written), ("ai key", ai.key_written)],
     ]
-    return [pair for group in groups if any(refers(text) for _, text in group) for pair in group]
+    sent = [pair for group in groups if any(refers(text) for _, text in group) for pair in group]
+    store = config.gateway.store  # a password for it may come from the environment
+    return sent if store is None else [*sent, ("store", store.url_written)]
 
 
 def _settings_to_confirm(server: Server) -> list[object] | None:
@@ -168,8 +170,10 @@ def _masked_values(server: Server) -> list[tuple[str, str]]:
 
 
 def _mask_secret(name: str, text: str) -> str:
-    secret = (looks_secret(name) or is_secret(name) or name == "key") and not refers(text)
-    return MASK if secret else text
+    if refers(text):
+        return text
+    secret = looks_secret(name) or is_secret(name) or name == "key"
+    return MASK if secret else masked_url(text) if "://" in text else text
 
 
 def refusal(file: str) -> str:

@@ -24,6 +24,7 @@ from metamcp_supervisor.config.config import (
     PrivateStruct,
     Problem,
     Server,
+    StoreConfig,
     Tls,
     ToolConfig,
     UnixAddress,
@@ -264,6 +265,8 @@ class GatewayDraft(Struct, frozen=True, kw_only=True):
     watch: bool | None = None
     state_dir: Path | None = None
     runtime_dir: Path | None = None
+    store: tuple[StoreConfig, SourceLocation] | None = None
+    cluster_secret: str | None = None
     drain_delay_s: float | None = None
 
 

@@ -38,6 +38,7 @@ MEANING = Extra(
     ("numpy", "safetensors.numpy", "tokenizers"),
 )
 MACHINES = Extra("postgres", "runs cannot be kept in PostgreSQL", ("dbos", "psycopg"))
+STORE = Extra("postgres", "the state cannot be kept in PostgreSQL", ("psycopg",))
 KEYRING = Extra("keyring", "a secret cannot be read from a keyring", ("keyring",))
 
 

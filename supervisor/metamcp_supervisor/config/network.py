@@ -13,8 +13,15 @@ from urllib.parse import urlsplit
 from msgspec import structs
 from msgspec.structs import replace
 
-from metamcp_supervisor.config import sections, units
-from metamcp_supervisor.config.config import Address, AnyAddress, Endpoint, GatewayConfig, Tls
+from metamcp_supervisor.config import installation, sections, units
+from metamcp_supervisor.config.config import (
+    Address,
+    AnyAddress,
+    Endpoint,
+    GatewayConfig,
+    StoreConfig,
+    Tls,
+)
 from metamcp_supervisor.config.document import (
     ConfigDraft,
     ConfigFindings,
@@ -24,7 +31,8 @@ from metamcp_supervisor.config.document import (
     shorten,
 )
 from metamcp_supervisor.config.program import warn_of_literal, warn_of_short
-from metamcp_supervisor.config.references import ReferenceResolver
+from metamcp_supervisor.config.references import ReferenceResolver, References
+from metamcp_supervisor.config.show import password
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import process_names
 from metamcp_worker.ipc.spec import IssuerSpec
@@ -60,6 +68,53 @@ def without_self(
         return replace(draft, server=None)
 
     return [replace(each, servers=tuple(map(judge, each.servers))) for each in drafts]
+
+
+SECRET_BYTES_MIN = 32
+"""Minimum bytes of `cluster_secret`: a key for AES-256 is made from it."""
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def read_database_url(key: str, table: Table, resolving: ReferenceResolver) -> tuple[str, str]:
+    """Return the URL of a database in PostgreSQL and the same as written; empty without one, or if
+    it was reported."""
+    written = table.text(key)
+    if written is None:
+        return "", ""
+    site = table.site.at(key)
+    url = resolving.value(written, site)
+    resolving.report(table.findings)
+    if url is not None and not url.startswith(_POSTGRES):
+        table.error(key, "must begin with postgresql://")
+        url = ""
+    warn_of_literal("PGPASSWORD", password(written), site, table)
+    warn_of_short([password(url or ""), *resolving.secrets], table)
+    return url or "", written
+
+
+def read_store(table: Table, references: References) -> tuple[StoreConfig | None, str | None]:
+    """Return the database of `store` and the value of `cluster_secret`; None for what is not set,
+    or was reported."""
+    resolving = ReferenceResolver(references)
+    url, written = read_database_url("store", table, resolving)
+    if url and (message := installation.describe_missing(installation.STORE)):
+        table.error("store", message)
+    written_secret = table.text("cluster_secret")
+    secret = None
+    if written_secret is not None:
+        site = table.site.at("cluster_secret")
+        resolving = ReferenceResolver(references)
+        secret = resolving.value(written_secret, site)
+        resolving.report(table.findings)
+        warn_of_literal("METAMCP_CLUSTER_SECRET", written_secret, site, table)
+        if secret is not None and len(secret.encode()) < SECRET_BYTES_MIN:
+            table.error("cluster_secret", f"has fewer than {SECRET_BYTES_MIN} bytes; {OPENSSL}")
+            secret = None
+    store = StoreConfig(url=url, url_written=written) if url else None
+    return store, secret
+
+
+OPENSSL = "'openssl rand -hex 32' makes one"
 
 
 PROXIES_MAX = 64

@@ -166,6 +166,13 @@ _CORE: tuple[Option, ...] = (
     Option("gateway", "runtime_dir", "path", "", "full restart",
            "Control socket and lock; without it [one of its own](#directories-and-ports).",
            example='"/run/metamcp"'),
+    Option("gateway", "store", "string", "", "full restart",
+           "`postgresql://USER:${env:NAME}@HOST/DATABASE`: keys, tool sets, views, scripts, quotas"
+           " and consent are in [PostgreSQL](operating.md#the-state-in-postgresql), not in a file.",
+           example='"postgresql://metamcp:${env:DB_PASSWORD}@db.example.com/metamcp"'),
+    Option("gateway", "cluster_secret", "string", "", "full restart",
+           "Encrypts the secrets in the `store`; 32 bytes or more.",
+           example='"${env:METAMCP_CLUSTER_SECRET}"'),
     Option("gateway", "drain_delay", "duration", "", "full restart",
            "From the failing `/readyz` of a gateway that stops to the last connection accepted.",
            if_set=True, example='"5s"'),

@@ -227,6 +227,7 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
     }
     _check_hosts(table, settings.get("allowed_hosts", ()))
     network.check_proxies(table, settings.get("trusted_proxies", ()))
+    store, secret = network.read_store(table, references)
     return GatewayDraft(
         **settings,
         **sites,
@@ -234,6 +235,8 @@ def gateway_of(table: Table, references: References, home: Path) -> GatewayDraft
         tls=_tls(table, references, home),
         state_dir=_directory("state_dir", table, references, home),
         runtime_dir=_directory("runtime_dir", table, references, home),
+        store=None if store is None else (store, table.site.at("store")),
+        cluster_secret=secret,
     )
 
 

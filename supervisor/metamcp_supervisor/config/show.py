@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
+from urllib.parse import parse_qsl, unquote
 
 from msgspec import structs
 from msgspec.structs import fields
@@ -44,8 +45,17 @@ from metamcp_worker.ipc.spec import (
 from metamcp_worker.runtime.masking import MASK, looks_secret
 
 __all__ = (
-    "MASK", "certain_secrets", "looks_secret", "mask_arguments", "masked_url", "secrets_of",
-    "secrets_of_endpoints", "secrets_of_model",
+    "MASK",
+    "certain_secrets",
+    "database_secrets",
+    "looks_secret",
+    "mask_arguments",
+    "masked_url",
+    "password",
+    "secrets_of",
+    "secrets_of_endpoints",
+    "secrets_of_gateway",
+    "secrets_of_model",
     "secrets_of_traces",
 )  # fmt: skip
 
@@ -81,6 +91,26 @@ def secrets_of_traces(traces: TracesConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for spans."""
     secrets = [*traces.referred, *traces.headers.values(), *_in_url(traces.endpoint)]
     return tuple(filter(None, secrets))
+
+
+def secrets_of_gateway(gateway: GatewayConfig) -> tuple[str, ...]:
+    """Return the secret values in the settings of the gateway."""
+    of_store = database_secrets(gateway.store.url) if gateway.store else ()
+    return tuple(filter(None, [*of_store, gateway.cluster_secret]))
+
+
+def password(url: str) -> str:
+    """Return the password in a URL of a database, as it stands there; empty without one."""
+    address, _, query = url.partition("?")
+    _, colon, secret = address.partition("://")[2].rpartition("@")[0].partition(":")
+    named = dict(parse_qsl(query))
+    return secret if colon else named.get("password", "")
+
+
+def database_secrets(url: str) -> tuple[str, ...]:
+    """Return the password in a URL of a database in each form that a log may have."""
+    secret = password(url)
+    return tuple(filter(None, [secret, unquote(secret)]))
 
 
 def secrets_of_endpoints(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
@@ -289,6 +319,8 @@ def _gateway(gateway: GatewayConfig) -> dict[str, object]:
         socket=str(gateway.socket.path) if gateway.socket else None,
         state_dir=str(gateway.state_dir),
         runtime_dir=str(gateway.runtime_dir),
+        store=masked_url(gateway.store.url_written) if gateway.store else None,
+        cluster_secret=MASK if gateway.cluster_secret else None,
     )
 
 

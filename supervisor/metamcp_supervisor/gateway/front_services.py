@@ -37,7 +37,7 @@ from metamcp_supervisor.roles.role_process import (
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.states import ServerPhase
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import Database, make_database
 from metamcp_supervisor.telemetry.journal import ARROW, WAITING, Follower, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import JournalEvent
@@ -256,7 +256,7 @@ class GatewayFrontServices:
         def note(sentence: str, event: str = "error") -> None:
             journal.add("gateway", event, sentence)
 
-        database = Database(config().gateway.state_dir)
+        database = self.database = make_database(config().gateway)
         self.views = Views(
             fronts,
             routes,

@@ -48,6 +48,7 @@ from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.status import GatewayFacts
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.signals import Signals
+from metamcp_supervisor.store.database import StoreError, count_rows
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 from metamcp_supervisor.systemd.sd_service import Service
@@ -101,6 +102,7 @@ _CODES: dict[type[Exception], Exit] = {
     StateUnreadable: Exit.INTERNAL,
     TlsUnfit: Exit.CONFIG,
     ConfigInvalid: Exit.CONFIG,
+    StoreError: Exit.ALREADY_RUNNING,
 }
 
 
@@ -356,8 +358,11 @@ class Gateway:
                 self._renew_again()
                 return True
             self._check_tls()
+            note = await self._services.database.open()
             await self._control.start(admits=False)  # until every server is known
             self.journal.begin()
+            if note:
+                self.journal.add("gateway", "note", note)
             self.logs.begin(self.config.servers)
             self._manager.decisions.load(self.config.servers)
             self._reloads.recall()
@@ -649,6 +654,11 @@ class Gateway:
             raise NotNow("nothing is changed: the gateway stops")
 
     async def upgrade(self, on_execute: Callable[[Upgrade], None]) -> None:
+        if self.config.gateway.store is not None:  # the next program starts without keys else
+            try:
+                await self._services.database.read(count_rows, None)
+            except StoreError as error:
+                raise NotNow(str(error)) from None
         await self.upgrade_handover.upgrade(on_execute)
 
     async def reload(self, dry_run: bool, expect: str | None, yes: bool = False) -> ReloadPlan:

@@ -1,7 +1,7 @@
 """API keys, stored and sent to fronts: created, changed and revoked one order after the other.
 
-Owns: the rows of the keys in the database, the file of the pepper, the turn of each order,
-notifying fronts and waiting until all of them have applied it. Never: the rules (`key_rules`),
+Owns: the rows of the keys in the database, the turn of each order, notifying fronts and waiting
+until all of them have applied it. Never: the rules (`key_rules`), the peppers (`peppers`),
 replacing a front (`fronts` does), checking a credential (fronts do).
 
 An order is on disk before a front hears of it, and its answer comes when every front has applied
@@ -12,7 +12,6 @@ its place has the new table.
 import asyncio
 import contextlib
 import hmac
-import os
 import secrets
 import time
 from bisect import bisect_right
@@ -31,12 +30,11 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from metamcp_supervisor.config import files
-from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.fronts.front import FrontProcess
 from metamcp_supervisor.fronts.fronts import KILLED_S_MAX, Fronts
-from metamcp_supervisor.keys import key_rules
+from metamcp_supervisor.keys import key_rules, peppers
 from metamcp_supervisor.keys.key_rules import StoredKey
+from metamcp_supervisor.keys.peppers import PepperUnfit
 from metamcp_supervisor.store import database
 from metamcp_supervisor.store.database import Database, Rows, StoreError
 from metamcp_supervisor.verbs import (
@@ -50,7 +48,6 @@ from metamcp_supervisor.verbs import (
 )
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
-from metamcp_worker.ipc.errors import MetaMCPError
 from metamcp_worker.ipc.figures import KeyUse, ShowKeyUse
 from metamcp_worker.ipc.key_table import METRICS_SCOPE, ChangeKeys, KeyChanges, KeySpec
 from metamcp_worker.ipc.spec import UNLIMITED, UseLimits
@@ -66,10 +63,6 @@ EXPIRIES_MAX = 100
 """Maximum names of keys whose ends are metrics; those that end first."""
 CLOSE_S_MAX = 10.0
 """Maximum seconds for the last orders when the gateway ends."""
-
-
-class PepperUnfit(MetaMCPError):
-    """The pepper cannot be used. The text says why and what to do."""
 
 
 class ApiKeys:
@@ -184,7 +177,7 @@ class ApiKeys:
         self, names: Sequence[str], after: str = "", most: int = SHOWN_MAX
     ) -> KeyList:
         """Return the keys with these ids or names; without names, in the order of ids, those after
-        the id `after`. `most`: how many at most. Raises KeyUnknown and Unstored."""
+        the id `after`. `most`: how many at most. Raises KeyUnknown and StoreError."""
         with contextlib.suppress(PepperUnfit):
             await self._load()
         now = self._clock()
@@ -200,7 +193,7 @@ class ApiKeys:
 
     async def read_key_use(self, name: str) -> KeyUse:
         """Return what ends when a key does, as far as fronts say. Raises KeyUnknown and
-        Unstored."""
+        StoreError."""
         await self._load_rows()
         question = ShowKeyUse(ticket=0, key=self._find_key(name).spec.id)
         fronts = self._fronts.list_serving() if self._fronts is not None else ()
@@ -217,13 +210,13 @@ class ApiKeys:
     async def carry_out_order(self, order: KeyOrder, by: str) -> KeyChanged:
         """Carry out an order of `by`, to its end even if the caller is cancelled. The answer has
         the text of a new key, which nobody can learn again. Raises KeyOrderInvalid, KeysFull,
-        PepperUnfit and Unstored."""
+        PepperUnfit and StoreError."""
         return await self._finish(self._carry_out(order, by))
 
     async def rotate_pepper(self, grace: str) -> PepperRotated:
         """Make a new pepper, for keys that are made from now on, to its end even if the caller is
         cancelled. The valid keys end after `grace`, as `24h`; a key that is rotated meanwhile is
-        a new one. Raises KeyOrderInvalid, PepperUnfit and Unstored."""
+        a new one. Raises KeyOrderInvalid, PepperUnfit and StoreError."""
         return await self._finish(self._rotate_pepper(grace))
 
     async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
@@ -244,7 +237,7 @@ class ApiKeys:
             if isinstance(order, NewKey):
                 doubts = key_rules.doubts(order, self._keys.values(), self._servers(), now)
             if isinstance(order, NewKey | Rotate):
-                text, key_id, digest = self._new()
+                text, key_id, digest = await self._new()
                 change = key_rules.build_new_key(
                     order, self._keys.values(), key_id, digest, now, by, self._endpoints(),
                     api_key.mark(self._pepper),
@@ -269,13 +262,8 @@ class ApiKeys:
             older = filter(None, (self._pepper, *self._older_peppers))
             older_peppers = tuple(pepper for pepper in older if api_key.mark(pepper) in marks)
             pepper = secrets.token_bytes(api_key.PEPPER_BYTES)
-            path = self._database.path.parent / key_rules.PEPPER
-            lines = [f"{each.hex()}\n" for each in (pepper, *older_peppers)]
-            try:  # first: keys that end before there is a new pepper would end for nothing
-                path.parent.mkdir(mode=database.FOLDER_MODE, parents=True, exist_ok=True)
-                files.replace_file(path, "".join(lines).encode())
-            except OSError as error:
-                raise PepperUnfit(f"{path} cannot be replaced: {error.strerror}") from None
+            # First: keys that end before there is a new pepper would end for nothing.
+            await peppers.replace(self._database, (pepper, *older_peppers))
             self._pepper, self._older_peppers = pepper, older_peppers
             over = () if until > now else tuple(key.spec.id for key in put)
             late = await self._change(put, (), over) if put else ()
@@ -284,11 +272,10 @@ class ApiKeys:
     def _find_key(self, word: str) -> StoredKey:
         return key_rules.find_key(self._keys.values(), word, self._clock())
 
-    def _new(self) -> tuple[str, str, bytes]:
-        """Return text, id and digest of a new key. Raises PepperUnfit."""
+    async def _new(self) -> tuple[str, str, bytes]:
+        """Return text, id and digest of a new key. Raises PepperUnfit and StoreError."""
         if not self._pepper:
-            path = self._database.path.parent / key_rules.PEPPER
-            self._pepper, *older = _peppers(path, make=True)
+            self._pepper, *older = await peppers.make(self._database)
             self._older_peppers = tuple(older)
         while True:
             text = api_key.make(secrets.token_bytes(api_key.RANDOM_BYTES))
@@ -297,13 +284,12 @@ class ApiKeys:
 
     async def _load(self) -> None:
         """Read keys and pepper, unless that is done already, and send them to the fronts. Raises
-        Unstored and PepperUnfit."""
+        StoreError and PepperUnfit."""
         try:
             await self._load_rows()
             fresh = bool(self._keys and not self._pepper)
             if fresh:
-                path = self._database.path.parent / key_rules.PEPPER
-                self._pepper, *older = _peppers_of(path, self._keys.values())
+                self._pepper, *older = await peppers.read(self._database, self._keys.values())
                 self._older_peppers = tuple(older)
         except (StoreError, PepperUnfit) as error:
             self.unusable = str(error)
@@ -324,7 +310,7 @@ class ApiKeys:
         self, put: Sequence[StoredKey], drop: Sequence[str], over: Collection[str]
     ) -> tuple[str, ...]:
         """Store a change (see TableChange) and send it to all fronts. Return those that did not
-        confirm in time. Raises Unstored; then nothing was changed."""
+        confirm in time. Raises StoreError; then nothing was changed."""
         encoded = [(key.spec.id, codec.dump(key).decode()) for key in put]
 
         def write(rows: Rows) -> None:
@@ -442,7 +428,7 @@ def find_fault(state_dir: Path) -> str:
     keys = _stored_keys(state_dir)
     try:
         if keys:
-            _peppers_of(state_dir / key_rules.PEPPER, keys)
+            peppers.read_file(state_dir / key_rules.PEPPER, keys)
     except PepperUnfit as error:
         return str(error)
     return ""
@@ -458,37 +444,3 @@ def _stored_keys(state_dir: Path) -> list[StoredKey]:
         return [codec.decode_as(StoredKey, body) for (body,) in rows]
     except (sqlite3.Error, codec.Malformed):
         return []
-
-
-AGAIN = "restore that file, or revoke all keys, remove it and make new keys"
-
-
-def _peppers_of(path: Path, keys: Iterable[StoredKey]) -> tuple[bytes, ...]:
-    """Return the pepper of new keys, and those before it. Raises PepperUnfit if they are not those
-    of these keys."""
-    peppers = _peppers(path, make=False)
-    marks = {key.pepper for key in keys} - {""}
-    if marks and marks.isdisjoint(map(api_key.mark, peppers)):
-        raise PepperUnfit(f"{path} is not the one with which these keys were made; {AGAIN}")
-    return peppers
-
-
-def _peppers(path: Path, *, make: bool) -> tuple[bytes, ...]:
-    """Return the pepper, and those before it; make it, whole and once, if it is not there. Raises
-    PepperUnfit."""
-    try:
-        if make and not os.path.lexists(path):
-            return (files.own_key(path, api_key.PEPPER_BYTES),)
-        peppers = tuple(map(bytes.fromhex, files.secret(path).split()))
-        if {*map(len, peppers)} == {api_key.PEPPER_BYTES}:
-            return peppers
-        reason = f"{path} is damaged"
-    except Unresolved as unread:
-        reason = str(unread)
-        if os.path.lexists(path) and path.lstat().st_size:  # the pepper is there
-            raise PepperUnfit(reason) from None
-    except ValueError:
-        reason = f"{path} is damaged"
-    except OSError as error:
-        raise PepperUnfit(f"{path} cannot be made: {error.strerror}") from None
-    raise PepperUnfit(f"{reason}; {AGAIN}")

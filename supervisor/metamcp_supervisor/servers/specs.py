@@ -32,6 +32,7 @@ from metamcp_supervisor.config.references import PROJECT
 from metamcp_supervisor.config.show import (
     secrets_of,
     secrets_of_endpoints,
+    secrets_of_gateway,
     secrets_of_model,
     secrets_of_traces,
 )
@@ -247,7 +248,11 @@ def log_spec(config: Config, secrets: Iterable[str] = ()) -> LogSpec:
 def own_log_spec(config: Config) -> LogSpec:
     """Return the log settings of the supervisor, which knows all secrets."""
     server_secrets = _secrets_of(config.servers.values())
-    others = (*secrets_of_traces(config.traces), *secrets_of_model(config.ai))
+    others = (
+        *secrets_of_traces(config.traces),
+        *secrets_of_model(config.ai),
+        *secrets_of_gateway(config.gateway),
+    )
     of_endpoints = secrets_of_endpoints(config.endpoints.values())
     of_features = chain.from_iterable(
         table.secrets(config.table(table.record)) for table in feature_tables()

@@ -13,7 +13,7 @@ from metamcp_supervisor.config import sandboxes
 from metamcp_supervisor.config.config import Address, AnyAddress, Config, Server, UnixAddress
 from metamcp_supervisor.config.document import table_of
 from metamcp_supervisor.config.sections import origin
-from metamcp_supervisor.config.show import MASK, tables
+from metamcp_supervisor.config.show import MASK, masked_url, tables
 from metamcp_supervisor.control.explain import Tries
 from metamcp_supervisor.control.services import ServerDetails
 from metamcp_supervisor.fronts.front import FrontProcess
@@ -104,6 +104,7 @@ def collect(
         reload_refused=facts.reload_refused,
         keys_unusable=facts.keys_unusable,
         store_unread=facts.store_unread,
+        store=masked_url(config.gateway.store.url_written) if config.gateway.store else "",
         state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,
         roles=tuple(

@@ -35,8 +35,11 @@ from metamcp_supervisor.store.database import (
     FILE,
     FILE_MODE,
     FOLDER_MODE,
+    TABLES,
+    SqliteRows,
     StoreError,
     connect_database,
+    count_rows,
     version_of,
 )
 from metamcp_worker.ipc import codec
@@ -64,7 +67,6 @@ SCRYPT_N, SCRYPT_R = 2**17, 8
 DAMAGED = "is damaged, or not complete"
 _VAULT = "oauth"
 """Folder of the tokens; the name of the file with their key begins with it, too."""
-_COUNTED = ("toolset", "view", "api_key")
 _HEAD = re.compile(rb"metamcp-backup-(\d{1,9}) ([a-z]+)\n")
 _HEAD_BYTES_MAX = 64
 _DATABASE_HEAD = b"SQLite format 3\0"
@@ -478,11 +480,9 @@ def _check_database(database: "sqlite3.Connection", name: str) -> DatabaseConten
         raise DatabaseError(f"it is damaged: {verdict}")
     if name != FILE:
         return None
-    counts = [
-        next(database.execute(f"SELECT count(*) FROM {table}"))[0] if table in tables else 0  # noqa: S608 - names of this module
-        for table in _COUNTED
-    ]
-    return DatabaseContent(toolsets=counts[0], views=counts[1], keys=counts[2])
+    present = [table for table in TABLES if table in tables]
+    counts = dict.fromkeys(TABLES, 0) | count_rows(SqliteRows(database), present)
+    return DatabaseContent(toolsets=counts["toolset"], views=counts["view"], keys=counts["api_key"])
 
 
 def _sync(path: Path) -> None:

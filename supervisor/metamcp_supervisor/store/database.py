@@ -8,7 +8,7 @@ configuration, secrets.
 A change is one transaction on disk before anybody hears of it. A file that cannot be read is left
 alone, and so is a file that replaced the one that was read: unknown content is never overwritten.
 SQLite is loaded when the file exists, or for the first change to write. A repository uses `Rows`
-alone and SQL that PostgreSQL understands too, so another database is another class like `Database`.
+alone and SQL that PostgreSQL understands too (`store.postgres`).
 """
 
 import asyncio
@@ -16,15 +16,19 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from msgspec import Struct
 
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.errors import MetaMCPError
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from metamcp_supervisor.config.config import GatewayConfig
 
 T = TypeVar("T")
 
@@ -34,6 +38,8 @@ BUSY_S_MAX = 2.0
 write waits at most twice: for its beginning, and for its end."""
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+SCHEMA = "metamcp_store"
+"""Schema of the tables in PostgreSQL."""
 Steps = tuple[tuple[str, ...], ...]
 """SQL statements that bring the tables from each version to the next."""
 
@@ -71,6 +77,9 @@ STEPS: Steps = (
     ("CREATE TABLE consent (id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID",),
 )
 
+#: Tables that the steps make.
+TABLES = ("toolset", "view", "api_key", "quota", "script", "consent")
+
 _EMPTIED = "it is empty, and what was in it is lost"
 """Reason for an empty database: the file is created with its first content, so the content was
 removed later."""
@@ -94,12 +103,64 @@ class Rows(Protocol):
         ...
 
 
-class Database:
+class StoreContent(Struct, frozen=True, kw_only=True):
+    """Content of the tables. `version`: 0 without tables; `in_use`: whether a gateway has them;
+    `rows`: number of rows by table."""
+
+    version: int
+    in_use: bool
+    rows: dict[str, int]
+
+
+class SecretStore(Protocol):
+    """Secrets that are in the database, too."""
+
+    async def read(self, name: str) -> bytes | None:
+        """Return the secret with this name; None if there is none. Raises StoreError."""
+        ...
+
+    async def write(self, name: str, secret: bytes) -> None:
+        """Put a secret in the place of the one with this name. Raises StoreError."""
+        ...
+
+
+class Database(Protocol):
+    """The tables, wherever they are. `state_dir`: state directory of the gateway; `secrets`: None
+    if secrets are files there."""
+
+    state_dir: Path
+
+    @property
+    def secrets(self) -> SecretStore | None: ...
+
+    async def open(self) -> str:
+        """Take the tables for this gateway, where others could, too. Return a sentence for the
+        operator, if there is one. Raises StoreError."""
+        ...
+
+    async def describe(self) -> StoreContent:
+        """Return what is in the tables, which stay as they are. Raises StoreError."""
+        ...
+
+    async def read(self, work: Callable[[Rows], T], empty: T) -> T:
+        """Return the result of `work` on the tables; `empty` without any. Raises StoreError."""
+        ...
+
+    async def write(self, work: Callable[[Rows], None]) -> None:
+        """Let `work` change the tables, as one transaction. Raises StoreError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class DatabaseFile:
     """The database file; calls run one after the other. `busy_s`: see BUSY_S_MAX."""
 
     def __init__(
         self, state_dir: Path, *, busy_s: float = BUSY_S_MAX, steps: Steps = STEPS
     ) -> None:
+        self.state_dir = state_dir
+        self.secrets: SecretStore | None = None
         self.path = state_dir / FILE
         self._steps = steps
         self._busy_s = busy_s
@@ -111,9 +172,13 @@ class Database:
         """The file that was read or created; None if there was not a file."""
         self._read_once = False
 
+    async def open(self) -> str:
+        """Return nothing: the state directory is locked."""
+        return ""
+
     async def read(self, work: Callable[[Rows], T], empty: T) -> T:
         """Return the result of `work` on the content of the file; `empty` without a file. Raises
-        Unstored."""
+        StoreError."""
         how = "cannot be read, so it stays as it is"
         end = "; repair it, or move it away to begin anew"
         try:
@@ -132,8 +197,23 @@ class Database:
         self._read_once = True
         return got
 
+    async def describe(self) -> StoreContent:
+        """Return what is in the file, which stays as it is. Raises StoreError."""
+        if not self.path.exists():
+            return StoreContent(version=0, in_use=False, rows={})
+
+        def describe() -> StoreContent:
+            with closing(read_only(self.path)) as database:
+                version = self._version(database)
+                names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+                tables = [table for table in TABLES if table in names]
+                rows = count_rows(SqliteRows(database), tables)
+                return StoreContent(version=version, in_use=False, rows=rows)
+
+        return await asyncio.to_thread(self._run_work, "cannot be read", "", describe)
+
     async def write(self, work: Callable[[Rows], None]) -> None:
-        """Let `work` change the content, as one transaction. Raises Unstored; then nothing was
+        """Let `work` change the content, as one transaction. Raises StoreError; then nothing was
         changed."""
         await asyncio.to_thread(self._run_work, "cannot be written", "", lambda: self._write(work))
 
@@ -145,7 +225,7 @@ class Database:
 
     def _run_work(self, how: str, end: str, work: Callable[[], T]) -> T:
         """Return the result of `work`. An error closes the connection, which undoes an open
-        transaction, and becomes a sentence. Raises Unstored."""
+        transaction, and becomes a sentence. Raises StoreError."""
         from sqlite3 import Error
 
         with self._one:
@@ -165,7 +245,7 @@ class Database:
             ((tables,),) = database.execute("SELECT count(*) FROM sqlite_master")
             raise _wrong("it belongs to another program" if tables else _EMPTIED)
         self._migrate(database)
-        result = work(_SqliteRows(database))
+        result = work(SqliteRows(database))
         database.execute("COMMIT")
         return result
 
@@ -181,7 +261,7 @@ class Database:
             if not made and not self._version(database):
                 raise _wrong(_EMPTIED)
             self._migrate(database)
-            work(_SqliteRows(database))
+            work(SqliteRows(database))
             database.execute("COMMIT")
             done = True
         finally:
@@ -250,7 +330,9 @@ class Database:
             database.execute(f"PRAGMA user_version = {number}")
 
 
-class _SqliteRows:
+class SqliteRows:
+    """Rows of an open connection to SQLite."""
+
     def __init__(self, database: "sqlite3.Connection") -> None:
         self._database = database
 
@@ -259,6 +341,25 @@ class _SqliteRows:
 
     def change(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         self._database.executemany(sql, [tuple(row) for row in rows])
+
+
+def select(columns: str, table: str) -> str:
+    """Return a query for all rows of one of the tables."""
+    return f"SELECT {columns} FROM {table}"  # noqa: S608 - of TABLES
+
+
+def count_rows(rows: Rows, tables: Iterable[str] = TABLES) -> dict[str, int]:
+    """Return the number of rows of each table."""
+    return {table: n for table in tables for (n,) in rows.read(select("count(*)", table))}
+
+
+def make_database(gateway: "GatewayConfig") -> Database:
+    """Return the database that `store` names, else the file in the state directory."""
+    if gateway.store is None:
+        return DatabaseFile(gateway.state_dir)
+    from metamcp_supervisor.store.postgres import PostgresDatabase
+
+    return PostgresDatabase(gateway.store.url, gateway.cluster_secret, gateway.state_dir)
 
 
 def connect_database(path: Path, busy_s: float = BUSY_S_MAX) -> "sqlite3.Connection":

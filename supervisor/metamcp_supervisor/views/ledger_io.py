@@ -123,7 +123,7 @@ class LedgerKeeper:
                 del self._busy[whose]
 
     async def versions(self, script: str) -> tuple[Script, ...]:
-        """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
+        """Return the versions of a script that are kept, the oldest first. Raises StoreError."""
         return await self._store.versions(script)
 
     async def forget(self, words: Collection[str]) -> None:
@@ -178,7 +178,7 @@ class LedgerKeeper:
         return OrderOutcome("", before, ledger.find_view(whose), about, script)
 
     async def _readable(self) -> Ledger:
-        """Return the ledger; read the file if that has failed so far. Raises Unstored."""
+        """Return the ledger; read the file if that has failed so far. Raises StoreError."""
         if self._ledger is None:
             self._ledger = Ledger(await self._store.read(self._living))
             self._noted = ""

@@ -28,7 +28,7 @@ class Store:
 
     async def read(self, living: Collection[str]) -> DisclosureState:
         """Return everything that is stored. `living`: words for the sessions that go on, whose
-        views are included. Raises Unstored."""
+        views are included. Raises StoreError."""
         stored = await self._database.read(_read, DisclosureState())
         self._dead = tuple(
             whose for whose, _ in stored.views if whose.session and whose.session not in living
@@ -37,7 +37,7 @@ class Store:
         return DisclosureState(views, stored.toolsets, stored.scripts)
 
     async def versions(self, script: str) -> tuple[Script, ...]:
-        """Return the versions of a script that are kept, the oldest first. Raises Unstored."""
+        """Return the versions of a script that are kept, the oldest first. Raises StoreError."""
         none: tuple[Script, ...] = ()
 
         def read_versions(rows: Rows) -> tuple[Script, ...]:
@@ -48,7 +48,7 @@ class Store:
         return await self._database.read(read_versions, none)
 
     async def write(self, delta: Delta) -> None:
-        """Write a change. Raises Unstored; then nothing was written."""
+        """Write a change. Raises StoreError; then nothing was written."""
         # Encoded before the transaction begins: an error here changes nothing.
         bodies = [
             (whose, codec.dump(view).decode())

@@ -132,12 +132,12 @@ def settings(config: Config) -> EngineOn | None:
     """Return the settings of the engine; None if nothing needs it."""
     files, model = config.workflows, config.ai if config.ai.url else None
     used = any(endpoint.builtins for endpoint in config.endpoints.values())
-    engine = config.table(EngineConfig)
+    engine, store = config.table(EngineConfig), config.gateway.store
     if not (files.definitions or files.rules or model or used):
         return None
     return EngineOn(
         journal=str(Path(config.gateway.state_dir) / JOURNAL),
-        database=engine.database,
+        database=engine.database or (store.url if store else ""),
         ai=None if model is None else _model(model),
         definitions={
             workspace: {name: Raw(data) for name, data in of.items()}

@@ -1,20 +1,17 @@
 """Table `[engine]` of metamcp.toml.
 
-Owns: its keys, the URL of a database and the password in it. Never: single values (`document`), the
+Owns: its keys. Never: single values (`document`), the
 runs themselves (`metamcp_worker.engine`).
 """
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, unquote
 
-from metamcp_supervisor.config import installation, program, show
+from metamcp_supervisor.config import installation, network, show
 from metamcp_supervisor.config.config import PrivateStruct
 from metamcp_supervisor.config.document import ConfigFindings, SourceLocation, Table
 from metamcp_supervisor.config.references import ReferenceResolver
 from metamcp_supervisor.config.tables import ConfigTable, Option
-
-SCHEMES = ("postgresql://", "postgres://")
 
 
 class EngineConfig(PrivateStruct, frozen=True, kw_only=True):
@@ -37,28 +34,13 @@ class EngineConfig(PrivateStruct, frozen=True, kw_only=True):
 
 def read(table: Table, resolving: ReferenceResolver, home: Path) -> EngineConfig:
     settings = table.settings()
-    database, written = _database(table, resolving)
+    database, written = network.read_database_url("database", table, resolving)
     return EngineConfig(
         **settings,
         database=database,
         database_written=written,
         referred=tuple(filter(None, resolving.secrets)),
     )
-
-
-def _database(table: Table, resolving: ReferenceResolver) -> tuple[str, str]:
-    """Return the URL of the database, and as written; empty without one."""
-    written = table.text("database")
-    if written is None:
-        return "", ""
-    site = table.site.at("database")
-    url = resolving.value(written, site)
-    resolving.report(table.findings)
-    if url is not None and not url.startswith(SCHEMES):
-        table.error("database", "must begin with postgresql://")
-    program.warn_of_literal("PGPASSWORD", password(written), site, table)
-    program.warn_of_short([password(url or ""), *resolving.secrets], table)
-    return url or "", written
 
 
 def check(engine: EngineConfig, site: SourceLocation, findings: ConfigFindings) -> None:
@@ -69,16 +51,7 @@ def check(engine: EngineConfig, site: SourceLocation, findings: ConfigFindings) 
 
 def secrets_of_engine(engine: EngineConfig) -> tuple[str, ...]:
     """Return the secret values in the settings for runs of workflows."""
-    secret = password(engine.database)
-    return tuple(filter(None, [*engine.referred, secret, unquote(secret)]))
-
-
-def password(url: str) -> str:
-    """Return the password in a URL of a database, as it stands there; empty without one."""
-    address, _, query = url.partition("?")
-    _, colon, secret = address.partition("://")[2].rpartition("@")[0].partition(":")
-    named = dict(parse_qsl(query))
-    return secret if colon else named.get("password", "")
+    return (*engine.referred, *show.database_secrets(engine.database))
 
 
 def show_table(engine: EngineConfig) -> dict[str, object]:
@@ -89,7 +62,7 @@ def show_table(engine: EngineConfig) -> dict[str, object]:
 OPTIONS = (
     Option("engine", "database", "string", "", "in place",
            "`postgresql://USER:${env:NAME}@HOST/DATABASE`: runs of several machines, in place of a"
-           " file in the state directory.",
+           " file in the state directory; without it the `store` of the gateway.",
            example='"postgresql://metamcp:${env:DB_PASSWORD}@db.example.com/metamcp"'),
     Option("engine", "keep", "duration", '"30d"', "in place", "How long ended runs are kept.",
            low="60s", high="366d"),
@@ -110,4 +83,5 @@ TABLE = ConfigTable(
     show=show_table,
     check=check,
     secrets=secrets_of_engine,
+    sent=lambda engine: [("database", engine.database_written)],
 )

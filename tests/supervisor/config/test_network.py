@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from metamcp_supervisor.config import show
 from metamcp_supervisor.config.config import Address, GatewayConfig
 from metamcp_supervisor.config.network import is_own_url
+from metamcp_supervisor.servers.specs import own_log_spec
 from tests.supervisor.configs import loaded, messages
 
 
@@ -115,6 +117,39 @@ def test_what_is_no_network_of_proxies_is_refused(
 ) -> None:
     (said,) = messages(tmp_path, f'[gateway]\ntrusted_proxies = ["10.0.0.0/8", "{network}"]\n')
     assert reason in said
+
+
+LONG = 'cluster_secret = "0123456789abcdef0123456789abcdef"\n'
+STORE = 'store = "postgresql://u:a-password@db.example/metamcp"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (STORE, "gateway.store: needs 'cluster_secret', too, in [gateway]; 'openssl rand -hex 32'"),
+        (STORE + 'cluster_secret = "short-one"\n', "has fewer than 32 bytes; 'openssl rand"),
+        ('store = "mysql://db/x"\n' + LONG, "gateway.store: must begin with postgresql://"),
+        ('store = "postgresql://${env:NOT_SET}@db/x"\n' + LONG, "NOT_SET"),
+    ],
+)
+def test_what_is_wrong_with_a_store_is_said_at_its_place(
+    tmp_path: Path, lines: str, reason: str
+) -> None:
+    said = messages(tmp_path, f"[gateway]\n{lines}")
+    assert any(reason in each for each in said), said
+    assert "a-password" not in "".join(said)
+
+
+def test_a_store_and_its_secret_are_masked_wherever_they_are_shown(tmp_path: Path) -> None:
+    config = loaded(tmp_path, f"[gateway]\n{STORE}{LONG}")
+    assert {"a-password", "0123456789abcdef0123456789abcdef"} <= {*own_log_spec(config).secrets}
+    assert "a-password" not in repr(config.gateway)
+    assert "0123456789abcdef" not in repr(config.gateway)
+    shown = show.tables(config)["gateway"]
+    assert isinstance(shown, dict)
+    assert (shown["store"], shown["cluster_secret"]) == (
+        "postgresql://***@db.example/metamcp", "***",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

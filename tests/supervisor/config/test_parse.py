@@ -52,6 +52,8 @@ watch = true
 state_dir = "${BASE}/state"
 runtime_dir = "run"
 drain_delay = "10s"
+store = "postgresql://u:${USER:-somebody}@host/state"
+cluster_secret = "${USER:-somebody}-and-some-more-characters"
 [log]
 format = "text"
 level = "warning"
@@ -261,6 +263,9 @@ def test_every_option_of_the_gateway_arrives_at_its_place(tmp_path: Path) -> Non
     )
     places = got.gateway.runtime_dir, got.gateway.socket
     assert places == (tmp_path / "run", UnixAddress(tmp_path / "mcp.sock"))
+    assert got.gateway.store is not None
+    assert got.gateway.store.url == "postgresql://u:somebody@host/state"
+    assert got.gateway.cluster_secret == "somebody-and-some-more-characters"
     assert (got.gateway.drain_delay_s, got.metrics.per_tool) == (10.0, True)
     assert got.metrics.series_max == 30_000
     assert got.log.server_max == 2 << 20

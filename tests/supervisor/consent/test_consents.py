@@ -14,7 +14,7 @@ from metamcp_supervisor.consent.consents import (
     Consents,
     ConsentUnknown,
 )
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import DatabaseFile
 from metamcp_supervisor.telemetry.journal import WAITING, Journal
 from metamcp_worker.ipc import codec, packets
 from metamcp_worker.ipc.consent_records import (
@@ -57,7 +57,7 @@ class Place:
 
 def consents(stage: Stage, folder: Path, place: Place) -> Consents:
     context = service_context(
-        stage, configs.config, database=Database(folder, busy_s=0.1), fronts=stage.fronts,
+        stage, configs.config, database=DatabaseFile(folder, busy_s=0.1), fronts=stage.fronts,
         keys=place, journal=place.journal,
     )  # fmt: skip
     stage.consents = Consents(context, lambda: place.now, lambda config: place.rules)

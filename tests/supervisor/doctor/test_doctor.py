@@ -17,7 +17,7 @@ from metamcp_supervisor.config.installation import deno
 from metamcp_supervisor.doctor import doctor, doctor_checks, doctor_security
 from metamcp_supervisor.doctor.doctor_checks import DoctorFinding
 from metamcp_supervisor.keys.api_keys import ApiKeys
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import DatabaseFile
 from metamcp_supervisor.verbs import NewKey
 from metamcp_worker.ipc import audit_records
 from tests.supervisor.cli.test_ctl import COMMAND, said
@@ -290,7 +290,7 @@ namespace = "default"
 auth = "keys"
 keys = ["laptop", "nobody"]
 """
-    keys = ApiKeys(Database(tmp_path / "state"), lambda: {"web": "acme"}, time.time)
+    keys = ApiKeys(DatabaseFile(tmp_path / "state"), lambda: {"web": "acme"}, time.time)
 
     await keys.carry_out_order(NewKey(name="laptop", workspace="acme"), "somebody")
     (found,) = doctor_security.named_keys(loaded(tmp_path, text))

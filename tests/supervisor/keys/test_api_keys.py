@@ -18,11 +18,11 @@ from metamcp_supervisor.keys.api_keys import (
     EXPIRIES_MAX,
     SHOWN_MAX,
     ApiKeys,
-    PepperUnfit,
     find_fault,
 )
 from metamcp_supervisor.keys.key_rules import DAY_S, PEPPER, KeyOrderInvalid
-from metamcp_supervisor.store.database import FILE, Database, StoreError
+from metamcp_supervisor.keys.peppers import PepperUnfit
+from metamcp_supervisor.store.database import FILE, DatabaseFile, StoreError
 from metamcp_supervisor.verbs import Expire, KeyChanged, NewKey, Revoke, Rotate
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc import codec, packets
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.process
 
 
 def at_rest(folder: Path, now: float = 1000.0) -> ApiKeys:
-    return ApiKeys(Database(folder, busy_s=0.1), lambda: {"desk": "default"}, lambda: now)
+    return ApiKeys(DatabaseFile(folder, busy_s=0.1), lambda: {"desk": "default"}, lambda: now)
 
 
 async def keyed(stage: Stage, folder: Path) -> ApiKeys:
     """Keys of the gateway on this stage."""
     stage.keys = ApiKeys(
-        Database(folder, busy_s=0.1), lambda: None, time.time, stage.fronts, confirm_s=0.2
+        DatabaseFile(folder, busy_s=0.1), lambda: None, time.time, stage.fronts, confirm_s=0.2
     )
     await stage.keys.begin()
     return stage.keys
@@ -104,7 +104,7 @@ async def test_a_key_is_shown_once_and_only_its_digest_is_stored(tmp_path: Path)
 @pytest.mark.promise("M107")
 async def test_only_the_whole_text_of_a_valid_key_is_taken_for_it(tmp_path: Path) -> None:
     now = [1000.0]
-    keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+    keys = ApiKeys(DatabaseFile(tmp_path), lambda: None, lambda: now[0])
     made = await keys.carry_out_order(NewKey(name="ann", expires="1h"), "root")
     found = keys.find_valid_key(made.key)
     assert found is not None
@@ -132,7 +132,7 @@ async def test_without_a_key_no_file_is_made(tmp_path: Path) -> None:
 async def test_keys_that_cannot_be_read_are_not_told_as_none(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("not a database at all" * 9)
     noted: list[str] = []
-    keys = ApiKeys(Database(tmp_path), lambda: None, time.time, note=noted.append)
+    keys = ApiKeys(DatabaseFile(tmp_path), lambda: None, time.time, note=noted.append)
     await keys.begin()
     assert len(noted) == 1
     assert "no API key is valid" in noted[0]
@@ -180,7 +180,7 @@ async def test_keys_end_after_the_grace_of_a_new_pepper_unless_they_are_rotated(
     tmp_path: Path,
 ) -> None:
     now = [1000.0]
-    keys = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+    keys = ApiKeys(DatabaseFile(tmp_path), lambda: None, lambda: now[0])
     stays, ends, brief = [
         (await keys.carry_out_order(NewKey(name=name, expires=expires), "ann")).key
         for name, expires in (("stays", "90d"), ("ends", "never"), ("brief", "1h"))
@@ -191,7 +191,7 @@ async def test_keys_end_after_the_grace_of_a_new_pepper_unless_they_are_rotated(
     pepper, older = (tmp_path / PEPPER).read_text().split()
     assert older == before.strip() != pepper
     assert stat.S_IMODE((tmp_path / PEPPER).stat().st_mode) == 0o600
-    again = ApiKeys(Database(tmp_path), lambda: None, lambda: now[0])
+    again = ApiKeys(DatabaseFile(tmp_path), lambda: None, lambda: now[0])
     await again.begin()
     for each in (keys, again):
         assert all(map(each.find_valid_key, (stays, ends, brief)))

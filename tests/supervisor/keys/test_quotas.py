@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metamcp_supervisor.keys.quotas import Quotas
-from metamcp_supervisor.store.database import FILE, Database
+from metamcp_supervisor.store.database import FILE, DatabaseFile
 from metamcp_worker.access.use_limits import DAY_S, Owner
 from metamcp_worker.ipc.figures import DayCount, DayCounts
 from metamcp_worker.ipc.messages import Listen, Stop
@@ -27,7 +27,7 @@ class Program:
     def __init__(self, stage: Stage, folder: Path, *, places: int = 1, day: int = TODAY) -> None:
         self.day = day
         self.noted: list[str] = []
-        self.database = Database(folder, busy_s=0.1)
+        self.database = DatabaseFile(folder, busy_s=0.1)
         self.quotas = Quotas(
             self.database, lambda: self.day * DAY_S + 5.0, stage.fronts.list_serving,
             lambda: places, self.noted.append,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.store.database import BUSY_S_MAX, FILE, Database
+from metamcp_supervisor.store.database import BUSY_S_MAX, FILE, DatabaseFile
 from metamcp_supervisor.views.ledger_io import IN_PROGRESS, LATE, STOPS, TURN_S_MAX, LedgerKeeper
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.front_steps import builtin_calls
@@ -48,7 +48,7 @@ class Kept:
         self.told: list[DisclosureState] = []
         self.notes: list[str] = []
         self.path = folder / FILE
-        store = Store(Database(folder, busy_s=busy_s))
+        store = Store(DatabaseFile(folder, busy_s=busy_s))
         self.keeper = LedgerKeeper(
             store, self.told.append, self.notes.append, lambda: NOW, turn_s=turn_s
         )
@@ -61,7 +61,7 @@ class Kept:
 
     async def file(self) -> DisclosureState:
         """What is on disk."""
-        store = Store(Database(self.path.parent, busy_s=0.1))
+        store = Store(DatabaseFile(self.path.parent, busy_s=0.1))
         try:
             return await store.read(())
         finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.store.database import FILE, STEPS, Database, StoreError
+from metamcp_supervisor.store.database import FILE, STEPS, DatabaseFile, StoreError
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import DisclosureState, ViewContent
@@ -40,7 +40,7 @@ async def test_the_last_versions_of_a_script_are_kept_and_the_newest_comes_back(
     other = Script("team:a", 1, "return 0", "python", "Counts.", "{}", expose=True)
     await written(tmp_path, *(Delta(script=one) for one in (*kept, other)))
     assert await read(tmp_path) == DisclosureState(scripts=(kept[-1], other))
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     assert await store.versions("a") == tuple(kept[-VERSIONS_MAX:])
     assert await store.versions("none") == ()
     await store.write(Delta(drop_script="a"))
@@ -71,7 +71,7 @@ async def test_views_of_sessions_live_as_long_as_these(tmp_path: Path) -> None:
     await written(tmp_path, Delta(((OVER, shown), (ALIVE, shown), (ME, shown))))
     left = DisclosureState(((ME, shown), (ALIVE, shown)), ())
     assert await read(tmp_path, "8a02") == left
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     await store.read(["8a02"])
     await store.write(Delta(((ANN, ViewContent()),)))
     await store.close()
@@ -82,7 +82,7 @@ async def test_that_a_session_has_nothing_in_view_is_kept_until_it_is_over(tmp_p
     await written(tmp_path, PUT, Delta(((ALIVE, ViewContent(own=True)),)))
     kept = DisclosureState(((ME, EQUIPPED), (ALIVE, ViewContent(own=True))), (DEV,))
     assert await read(tmp_path, ALIVE.session) == kept
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     await store.read([ALIVE.session])
     await store.write(Delta(((ALIVE, ViewContent()),)))
     await store.close()
@@ -93,12 +93,12 @@ _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from metamcp_supervisor.views.ledger import Delta
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import DatabaseFile
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import ViewContent, ToolSet, ViewOwner
 
 async def main():
-    store = Store(Database(Path(sys.argv[1])))
+    store = Store(DatabaseFile(Path(sys.argv[1])))
     await store.read(())
     number = 0
     while True:
@@ -193,7 +193,7 @@ async def test_a_step_that_fails_leaves_the_version_before(tmp_path: Path) -> No
 async def test_a_file_that_is_emptied_while_it_is_in_use_is_told_and_not_taken_as_new(
     tmp_path: Path,
 ) -> None:
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     await store.read(())
     await store.write(PUT)
     os.truncate(tmp_path / FILE, 0)

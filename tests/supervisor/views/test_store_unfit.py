@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metamcp_supervisor.store.database import FILE, Database, StoreError
+from metamcp_supervisor.store.database import FILE, DatabaseFile, StoreError
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
 from metamcp_worker.ipc.disclosure import DisclosureState, ToolSet, ViewContent
@@ -119,7 +119,7 @@ async def test_a_state_directory_that_is_none_is_said(tmp_path: Path) -> None:
 async def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
     exchanged: bool, tmp_path: Path
 ) -> None:
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     await store.read(())
     await store.write(PUT)
     (tmp_path / FILE).rename(tmp_path / "away")
@@ -137,7 +137,7 @@ async def test_a_file_that_is_not_the_one_that_was_read_is_never_written(
 
 
 async def test_a_file_that_appears_where_there_was_none_is_never_written(tmp_path: Path) -> None:
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     assert await store.read(()) == DisclosureState()
     await written(tmp_path, PUT)
     with pytest.raises(StoreError, match="it is gone, or another file than before"):
@@ -169,7 +169,7 @@ async def test_a_read_only_file_is_read_and_not_written(
     os.chmod(folder / FILE, 0o444)
     os.chmod(folder, 0o555)
     nobody()
-    store = Store(Database(folder))
+    store = Store(DatabaseFile(folder))
     assert await store.read(()) == DisclosureState(((ME, EQUIPPED),), (DEV,))
     with pytest.raises(StoreError) as found:
         await store.write(Delta(((ME, ViewContent()),)))
@@ -186,7 +186,7 @@ async def test_a_state_directory_in_which_nothing_can_be_made_is_said(
     os.chmod(folder, 0o555)
     nobody()
     for state in (folder, folder / "state"):
-        store = Store(Database(state))
+        store = Store(DatabaseFile(state))
         assert await store.read(()) == DisclosureState()
         with pytest.raises(StoreError) as found:
             await store.write(PUT)
@@ -208,7 +208,7 @@ def small_files() -> Iterator[Callable[[], None]]:
 async def test_a_full_disk_takes_nothing_of_a_change_and_nothing_from_what_is_there(
     small_files: Callable[[], None], tmp_path: Path
 ) -> None:
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     await store.read(())
     await store.write(PUT)
     small_files()
@@ -230,7 +230,7 @@ async def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
     reading: bool, tmp_path: Path
 ) -> None:
     await written(tmp_path, PUT)
-    store = Store(Database(tmp_path, busy_s=0.1))
+    store = Store(DatabaseFile(tmp_path, busy_s=0.1))
     if not reading:
         await store.read(())
     with locked(tmp_path / FILE), pytest.raises(StoreError) as found:
@@ -245,7 +245,7 @@ async def test_a_file_that_is_locked_for_longer_than_the_limit_is_said(
 
 async def test_a_file_that_is_locked_for_less_than_the_limit_is_waited_for(tmp_path: Path) -> None:
     await written(tmp_path, PUT)
-    store = Store(Database(tmp_path, busy_s=20.0))
+    store = Store(DatabaseFile(tmp_path, busy_s=20.0))
     await store.read(())
     with locked(tmp_path / FILE) as lock:
         write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))
@@ -259,7 +259,7 @@ async def test_a_file_that_is_locked_for_less_than_the_limit_is_waited_for(tmp_p
 
 async def test_a_copy_that_is_made_meanwhile_is_whole(tmp_path: Path) -> None:
     """As the documentation says to make one."""
-    store = Store(Database(tmp_path))
+    store = Store(DatabaseFile(tmp_path))
     await store.read(())
     await store.write(PUT)
     (tmp_path / "copy").mkdir()
@@ -278,7 +278,7 @@ async def test_a_write_whose_caller_went_away_is_finished_before_the_next_one(
 ) -> None:
     """Two threads in one connection would end the whole process."""
     await written(tmp_path, PUT)
-    store = Store(Database(tmp_path, busy_s=20.0))
+    store = Store(DatabaseFile(tmp_path, busy_s=20.0))
     await store.read(())
     with locked(tmp_path / FILE) as lock:
         write = asyncio.create_task(store.write(Delta(((ANN, EQUIPPED),))))

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from metamcp_supervisor.config.config import Endpoint
-from metamcp_supervisor.store.database import FILE, Database
+from metamcp_supervisor.store.database import FILE, DatabaseFile
 from metamcp_supervisor.views.views import NO_DESCRIPTOR, Views
 from metamcp_worker.ipc import codec, packets, process_names
 from metamcp_worker.ipc.disclosure import (
@@ -117,7 +117,7 @@ async def opened_views(folder: Path, fronts: int = 2) -> AsyncGenerator[tuple[St
     async with opened_stage(folder) as stage:
         wanted = config(server("git"), state_dir=folder)
         stage.views = Views(
-            stage.fronts, stage.routes, stage.journal, lambda: wanted, Database(folder)
+            stage.fronts, stage.routes, stage.journal, lambda: wanted, DatabaseFile(folder)
         )
         await stage.views.begin()
         stage.fronts.start(fronts)
@@ -375,7 +375,7 @@ async def test_the_default_endpoint_is_the_first(default: str, tmp_path: Path) -
             name: Endpoint(name=name, namespace="default", exposure="toolset") for name in names
         }
         wanted = config(endpoints=made)
-        database = Database(wanted.gateway.state_dir)
+        database = DatabaseFile(wanted.gateway.state_dir)
         views = Views(stage.fronts, stage.routes, stage.journal, lambda: wanted, database)
         found = views.endpoints()
         assert next(iter(found)) == default
