@@ -1,10 +1,12 @@
-"""`metamcp` without the start of an interpreter: a process that has imported all of it forks.
+"""`metamcp`, and a worker, without the start of an interpreter: a process that has imported all of
+it forks.
 
 A start costs 0.15 to 0.3 s of processor time, most of it imports, and the tests start hundreds. The
 process is one for each lane, has one thread, and forks once for each command. The fork reads
 `__main__` as `python -m metamcp_supervisor` does, with the arguments, the environment, the folder
 and the streams of the command, and nothing else is open in it. What stays (`up`, `serve`) and what
-has other variables for its interpreter starts as always.
+has other variables for its interpreter starts as always. A worker is forked in the product, too: it
+has one socket, and the errors of the test.
 """
 
 import atexit
@@ -45,6 +47,8 @@ LATE = (
     "metamcp_supervisor.control", "metamcp_supervisor.config", "sqlite3", "tomllib",
 )  # fmt: skip
 """Modules, and packages with theirs, that verbs import."""
+MAINS = ("child", "engine", "front")
+"""Packages of `metamcp_worker` whose module `run` has the main function of a worker."""
 
 _lock = threading.Lock()
 _forking: list[socket.socket] = []
@@ -83,7 +87,39 @@ def run(
 
 
 class Fork:
-    """A fork with pipes, as `subprocess.Popen` has them. `log`: where its errors go."""
+    """A fork, as `subprocess.Popen` has them. `told`: pipe with its pid, and later its end."""
+
+    def __init__(self, told: io.FileIO) -> None:
+        self._told = told
+        self.returncode: int | None = None
+        (self.pid,) = struct.unpack("i", os.read(told.fileno(), 4))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._told, selectors.EVENT_READ)
+                if not selector.select(timeout):
+                    raise subprocess.TimeoutExpired(PROGRAM, timeout or 0)
+            (status,) = struct.unpack("i", self._told.read(4))
+            self._told.close()
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Piped(Fork):
+    """A command with pipes. `log`: where its errors go."""
 
     def __init__(
         self, command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path | str
@@ -97,32 +133,22 @@ class Fork:
             _send(order, [stdin_out, stdout_in, errors, telling])
             opened.pop_all()  # what is not sent stays open
         self.stdin, self.stdout = io.BufferedWriter(stdin_in), io.BufferedReader(stdout_out)
-        self._told = told
-        self.returncode: int | None = None
-        (self.pid,) = struct.unpack("i", os.read(told.fileno(), 4))
+        super().__init__(told)
 
-    def poll(self) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
 
-    def wait(self, timeout: float) -> int:
-        if self.returncode is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._told, selectors.EVENT_READ)
-                if not selector.select(timeout):
-                    raise subprocess.TimeoutExpired(PROGRAM, timeout)
-            (status,) = struct.unpack("i", self._told.read(4))
-            self._told.close()
-            self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+class Worker(Fork):
+    """A worker. `name`: one of MAINS; `sock`: its socket, which is closed here."""
 
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+    def __init__(self, name: str, sock: socket.socket) -> None:
+        assert name in MAINS, name
+        order = json.dumps([name, {**os.environ}, os.getcwd()]).encode()
+        with contextlib.ExitStack() as opened:
+            nothing = opened.enter_context(open(os.devnull, "rb", 0))
+            streams = [io.FileIO(os.dup(at), "wb") for at in (1, 2)]
+            told, telling = _pipe(opened)
+            _send(order, [nothing, *streams, io.FileIO(sock.detach(), "rb+"), telling])
+            opened.pop_all()
+        super().__init__(told)
 
 
 def _order(command: Sequence[str], environ: Mapping[str, str], cwd: Path | str | None) -> bytes:
@@ -235,6 +261,8 @@ def _giving_orphans_away() -> Iterator[None]:
 
 
 def _import_all() -> None:
+    for name in MAINS:
+        importlib.import_module(f"metamcp_worker.{name}.run")
     for name in LATE:
         module = importlib.import_module(name)
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
@@ -260,7 +288,7 @@ def _next_order(orders: socket.socket) -> "tuple[bytes, list[int]]":
                     _tell(told, os.waitpid(pid, 0)[1])
                     os.close(told)
                     continue
-                order, fds, *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 4)
+                order, fds, *_ = socket.recv_fds(orders, ORDER_BYTES_MAX, 5)
                 if not order:
                     sys.exit()
                 pid = os.fork()
@@ -282,9 +310,10 @@ def _tell(fd: int, number: int) -> None:
 
 def _become(order: bytes, fds: list[int]) -> None:
     words, environ, folder = json.loads(order)
-    for at, fd in enumerate(fds[:3]):
+    *streams, _ = fds
+    for at, fd in enumerate(streams):
         os.dup2(fd, at)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(len(streams), os.sysconf("SC_OPEN_MAX"))
     os.chdir(folder)
     others = [path for path in sys.path[1:] if path not in _path(os.environ)]
     sys.path[:] = [folder, *_path(environ), *others]
@@ -297,6 +326,9 @@ def _become(order: bytes, fds: list[int]) -> None:
         new = io.TextIOWrapper(buffer, old.encoding, old.errors, line_buffering=at == 2)
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
+    if words in MAINS:
+        run = sys.modules[f"metamcp_worker.{words}.run"]
+        os._exit(run.main(socket.socket(fileno=3)))
     sys.argv = [PROGRAM[2], *words]
     try:
         runpy.run_module(PROGRAM[2], run_name="__main__", alter_sys=True)

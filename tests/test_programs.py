@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import programs
+from tests.worker.child import worker
 
 pytestmark = pytest.mark.process
 
@@ -76,3 +77,12 @@ def test_the_process_that_forks_is_not_below_the_test() -> None:
         cwd=programs.ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("0 set()\n0\n", 0), done.stderr
+
+
+def test_a_forked_worker_has_its_socket_and_the_folder_of_the_test() -> None:
+    with worker.ready_worker() as (running, front):
+        assert front.text(front.tool("echo", text="here")) == "here"
+        assert isinstance(running.process, programs.Worker)
+        assert os.readlink(f"/proc/{running.process.pid}/cwd") == os.getcwd()
+        names = [os.readlink(path) for path in Path(f"/proc/{running.process.pid}/fd").iterdir()]
+        assert not [name for name in names if "pytest" in name], "nothing of the test but streams"

@@ -38,9 +38,9 @@ class Bridge:
         self.log = folder / f"bridge-{os.urandom(4).hex()}.log"
         command = [*programs.PROGRAM, "connect", *arguments]
         environ = {**os.environ, **(env or {})}
-        self.process: subprocess.Popen[bytes] | programs.Fork
+        self.process: subprocess.Popen[bytes] | programs.Piped
         if forked:
-            self.process = programs.Fork(command, self.log, environ, folder)
+            self.process = programs.Piped(command, self.log, environ, folder)
             return
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -27,6 +28,7 @@ from metamcp_worker.ipc.messages import (
 )
 from metamcp_worker.ipc.server_catalog import ServerCatalogue
 from metamcp_worker.ipc.spec import ServerSpec
+from tests import programs
 
 ROOT = Path(__file__).parent.parent.parent.parent
 SERVER = (sys.executable, str(ROOT / "tests" / "fakes" / "stdio_server.py"))
@@ -34,6 +36,7 @@ RUN = (
     "import os, socket, sys; from metamcp_worker.child import run; "
     "os._exit(run.main(socket.socket(fileno=int(sys.argv[1]))))"
 )
+WORKER = str(ROOT / "worker")
 WAIT_S = 20.0
 QUIET_S = 0.01
 
@@ -112,7 +115,7 @@ class ChildWorker:
     """One worker; leaving the `with` block ends it. `flags`: of the scripted server, `spec`: other
     fields of its ServerSpec. `logs`, `counts`: what it reported so far."""
 
-    python_path = str(ROOT / "worker")
+    python_path = WORKER
     run = RUN
     """Its program, for what is to happen before it is a worker."""
     folder: Path | None = None
@@ -129,15 +132,21 @@ class ChildWorker:
     def __enter__(self) -> Self:
         self.sock, far = packets.pair()
         self.sock.settimeout(WAIT_S)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", self.run, str(far.fileno())],
-            pass_fds=[far.fileno()],
-            env={**os.environ, "PYTHONPATH": self.python_path},
-            cwd=self.folder,
-        )
-        far.close()
+        self.process = self._start(far)
         self.tell(RunServer(generation=1, version="0"), packets.blob(codec.dump(self.spec)))
         return self
+
+    def _start(self, far: socket.socket) -> "subprocess.Popen[bytes] | programs.Worker":
+        """A fork, unless something is to be as it is not in one."""
+        if (self.run, self.python_path, self.folder) == (RUN, WORKER, None):
+            return programs.Worker("child", far)
+        with far:
+            return subprocess.Popen(
+                [sys.executable, "-c", self.run, str(far.fileno())],
+                pass_fds=[far.fileno()],
+                env={**os.environ, "PYTHONPATH": self.python_path},
+                cwd=self.folder,
+            )
 
     def __exit__(self, *_: object) -> None:
         self.sock.close()

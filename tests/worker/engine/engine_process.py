@@ -5,8 +5,6 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -31,13 +29,10 @@ from metamcp_worker.ipc.engine_runs import (
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.errors import PeerGone
+from tests import programs
 from tests.worker.engine.notes_front import OWNER
 
 WAIT_S = 60.0
-MAIN = (
-    "import socket, sys; from metamcp_worker.engine.run import main;"
-    "sys.exit(main(socket.socket(fileno=int(sys.argv[1]))))"
-)
 _read = codec.reader(HostAsk | HostDrop | OrderProgress | OrderDone)
 
 
@@ -47,11 +42,7 @@ class EngineProcess:
     def __init__(self, spec: EngineOn) -> None:
         self._acceptor, self.connector = packets.acceptor()
         self._control, theirs = packets.pair()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", MAIN, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
-        theirs.close()
+        self.process = programs.Worker("engine", theirs)
         self.configure(spec, self._acceptor.fileno())
 
     def configure(self, spec: EngineOn, *fds: int) -> None:

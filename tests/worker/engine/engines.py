@@ -31,6 +31,7 @@ from metamcp_worker.ipc.engine_runs import (
 )
 from metamcp_worker.ipc.envelope import Message
 from metamcp_worker.ipc.messages import Span
+from tests import programs
 
 WAIT_S = 60.0
 MAIN = (
@@ -165,16 +166,21 @@ class Engine:
 
     def start(self) -> None:
         self._control, theirs = packets.pair()
-        self.process = subprocess.Popen(
-            [*self._wrapper, sys.executable, "-c", MAIN, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
-        theirs.close()
+        self.process = self._run(theirs)
         blob = packets.blob(codec.dump(self.spec))
         fds = [blob, self._acceptor.fileno()]
         packets.send(self._control, messages.pack(EngineSettings()), fds)
         os.close(blob)
+
+    def _run(self, sock: socket.socket) -> "subprocess.Popen[bytes] | programs.Worker":
+        if not self._wrapper:
+            return programs.Worker("engine", sock)
+        with sock:
+            return subprocess.Popen(
+                [*self._wrapper, sys.executable, "-c", MAIN, str(sock.fileno())],
+                pass_fds=[sock.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
 
     def lose_supervisor(self) -> None:
         """End the connection to the supervisor, as its death does."""

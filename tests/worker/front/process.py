@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -22,15 +21,10 @@ from metamcp_worker.ipc.messages import (
     ServerState,
 )
 from metamcp_worker.ipc.spec import EndpointSpec, FrontSpec
+from tests import programs
 
 from .offers import endpoint, offer
 from .peers import WAIT_S
-
-MAIN = """\
-import socket, sys
-from metamcp_worker.front import run
-sys.exit(run.main(socket.socket(fileno=int(sys.argv[1]))))
-"""
 
 M = TypeVar("M", bound=Message)
 
@@ -45,12 +39,7 @@ class Front:
         self.workers: list[Worker] = []
         self.blob = b""
         self.listening = False
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", MAIN, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
+        self.process: subprocess.Popen[bytes] | programs.Worker = programs.Worker("front", theirs)
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         packets.send(self.sock, messages.pack(message), fds)
