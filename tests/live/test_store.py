@@ -80,6 +80,8 @@ def test_what_it_stores_is_there_for_a_gateway_on_another_machine(server: Postgr
         gateway.run("keys", "create", "phone")
         assert gateway.status()["store"] == url.replace(f"metamcp:{PASSWORD}", "***")
         log = gateway.log.read_text()
+        files = {path.name for path in (gateway.folder / "state").iterdir()}
+        assert not {"metamcp.db", "keys.pepper", "handles.key"} & files
         os.kill(gateway.pid, signal.SIGKILL)
     assert PASSWORD not in log
     assert SECRET not in log

@@ -300,7 +300,7 @@ def store_copy(url: str | None, path: Path | None, as_json: bool) -> None:
     async def copy() -> database.StoreContent:
         try:
             await target.open()
-            return await postgres.copy_file(source, target, [PEPPER])
+            return await postgres.copy_file(source, target, [PEPPER, HANDLE_KEY])
         finally:
             await target.close()
             await source.close()

@@ -37,7 +37,7 @@ from metamcp_supervisor.roles.role_process import (
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.states import ServerPhase
-from metamcp_supervisor.store.database import Database, make_database
+from metamcp_supervisor.store.database import Database, StoreError, make_database, own_key
 from metamcp_supervisor.telemetry.journal import ARROW, WAITING, Follower, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import JournalEvent
@@ -301,6 +301,13 @@ class GatewayFrontServices:
         self.sockets = {role.who: role for role in own if isinstance(role, SocketProcess)}
 
     async def begin(self, *, fresh: bool) -> None:
+        if self.database.secrets is not None:
+            try:
+                self._handle_key = await own_key(
+                    self.database.secrets, HANDLE_KEY, HANDLE_KEY_BYTES
+                )
+            except StoreError as error:
+                self._journal.add("gateway", "error", f"{LOST.format(HANDLE_KEY)}: {error}")
         for service in self.services.values():
             await service.begin(fresh=fresh)
         if fresh:

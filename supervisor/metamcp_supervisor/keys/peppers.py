@@ -8,7 +8,6 @@ needs.
 """
 
 import os
-import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -46,12 +45,8 @@ async def make(base: Database) -> tuple[bytes, ...]:
     StoreError."""
     if base.secrets is None:
         return _read_file(base.state_dir / PEPPER, make=True)
-    lines = await base.secrets.read(PEPPER)
-    if lines is not None:
-        return _parse(lines.decode())
-    peppers = (secrets.token_bytes(api_key.PEPPER_BYTES),)
-    await base.secrets.write(PEPPER, _format(peppers))
-    return peppers
+    await database.own_key(base.secrets, PEPPER, api_key.PEPPER_BYTES)
+    return await read(base, ())
 
 
 async def replace(base: Database, peppers: Sequence[bytes]) -> None:

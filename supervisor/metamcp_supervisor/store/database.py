@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -122,6 +123,16 @@ class SecretStore(Protocol):
     async def write(self, name: str, secret: bytes) -> None:
         """Put a secret in the place of the one with this name. Raises StoreError."""
         ...
+
+
+async def own_key(secrets: SecretStore, name: str, size_bytes: int) -> bytes:
+    """Return a key of this gateway that nobody else knows, created on first use. Raises
+    StoreError."""
+    text = await secrets.read(name)
+    if text is None:
+        text = f"{token_bytes(size_bytes).hex()}\n".encode()
+        await secrets.write(name, text)
+    return bytes.fromhex(text.decode())
 
 
 class Database(Protocol):
