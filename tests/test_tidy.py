@@ -79,7 +79,8 @@ MAY_IMPORT = {
             " servers store systemd telemetry views wording"
         ),
         "doctor": (
-            "approval certificates cli config control keys processes servers systemd telemetry"
+            "approval certificates cli config control keys processes servers store systemd"
+            " telemetry"
         ),
         "console": (
             "bridge calls cli client_files config control roles servers systemd telemetry wording"

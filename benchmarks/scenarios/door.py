@@ -28,7 +28,7 @@ from benchmarks.load import Speech
 from benchmarks.turns import in_turns
 from metamcp_supervisor.keys import key_rules
 from metamcp_supervisor.keys.key_rules import StoredKey
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import DatabaseFile
 from metamcp_worker.access import api_key
 from metamcp_worker.access.door import AuthenticatedPrincipal, Authenticator, AuthRequest
 from metamcp_worker.ipc import codec
@@ -146,7 +146,7 @@ def kept(state: Path, count: int) -> str:
     rows = [(key.spec.id, codec.dump(key).decode()) for key in stored]
 
     async def write() -> None:
-        database = Database(state)
+        database = DatabaseFile(state)
         await database.write(lambda to: to.change("INSERT INTO api_key VALUES (?, ?)", rows))
         await database.close()
 

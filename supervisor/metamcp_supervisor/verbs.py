@@ -48,7 +48,8 @@ class Exit(IntEnum):
     INTERNAL = 70
     """`up`, `serve`: a fault of the gateway."""
     ALREADY_RUNNING = 75
-    """`up`, `serve`: another gateway runs with this runtime directory."""
+    """`up`, `serve`: another gateway runs with this runtime directory, or the database of `store`
+    is away, or another gateway has it."""
     NO_PERMISSION = 77
     """A permission is missing, or nobody can be asked and `--yes` is not given."""
 
@@ -230,6 +231,8 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     """Why no API key is valid although an endpoint asks for one; empty for no reason."""
     store_unread: str = ""
     """Why tool sets, views and scripts cannot be read; empty if they can."""
+    store_trouble: str = ""
+    """Why the database elsewhere refuses changes; empty if it takes them."""
     nursery_pid: int
     roles: tuple[RoleStatus, ...] = ()
     upgrades: int = 0

@@ -45,15 +45,14 @@ def run(gateway: Gateway, *words: str, ok: int = 0) -> Completed:
     return done
 
 
-def refused_start(url: str) -> str:
-    """What a gateway says that cannot have this database."""
+def refused_start(url: str, code: int = 75) -> str:
+    """The last line of a gateway that cannot have this database."""
     gateway = make_gateway(url)
     gateway.waits = False
     with gateway:
         assert gateway.process is not None
-        assert gateway.process.wait(60) == 75
-        (line,) = gateway.log.read_text().splitlines()
-    return line
+        assert gateway.process.wait(60) == code
+        return gateway.log.read_text().splitlines()[-1]
 
 
 def names(gateway: Gateway) -> list[str]:
@@ -103,10 +102,20 @@ def test_changes_are_refused_while_the_database_is_away_and_a_start_ends_with_75
             unread = gateway.run("ctl", "upgrade", ok=(1,)).stderr
             assert "the store in PostgreSQL cannot be read at 127.0.0.1: " in unread
             assert "PostgreSQL cannot be used at 127.0.0.1: " in refused_start(server.url)
+            foot = gateway.ctl("status")
+            assert "changes of keys, views and tool sets are refused: the store in Postgr" in foot
         finally:
             server.start()
         gateway.run("keys", "create", "phone")
         assert names(gateway) == ["laptop", "phone"]
+        assert "are refused" not in gateway.ctl("status")
+
+
+def test_a_database_that_will_never_do_ends_a_start_at_once(server: Postgres) -> None:
+    url = server.database()
+    server.sql("CREATE SCHEMA metamcp_store", url)
+    server.sql("CREATE TABLE metamcp_store.layout AS SELECT 99 AS version, '' AS mark", url)
+    assert "it is of version 99, and this program knows" in refused_start(url, code=65)
 
 
 def test_one_gateway_has_the_database_and_verbs_use_it_while_none_runs(server: Postgres) -> None:

@@ -6,12 +6,13 @@ their chain (`audit.audit_segments`), writing records (`metamcp_worker.audit`).
 The segments are read directly, so this works without a gateway.
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from msgspec import structs
@@ -23,10 +24,14 @@ from metamcp_supervisor.cli.ctl import Duration, json_option
 from metamcp_supervisor.cli.errors import Group, gateway_options, run_and_exit, tell
 from metamcp_supervisor.cli.progress import progress
 from metamcp_supervisor.control.client import Failed
+from metamcp_supervisor.store.database import DatabaseFile, StoreError, make_database
 from metamcp_supervisor.verbs import Exit
 from metamcp_worker.ipc import audit_records as records
 from metamcp_worker.ipc import codec
 from metamcp_worker.ipc.audit_records import AuditRecord
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.config.config import Config
 
 EVENTS_HELP = f"{', '.join(records.ALL_EVENTS)}."
 COLUMNS = ("SEQ", "TIME", "EVENT", "WHO", "SERVER", "WHAT", "OUTCOME", "TOOK")
@@ -86,7 +91,7 @@ def list_(
             since=0.0 if since is None else now - since,
             until=0.0 if until is None else now - until,
             workspace=workspace or "",
-            keys=() if key is None else (key, *_ids(audit_folder.parent, key)),
+            keys=() if key is None else (key, *_ids(state_dir, path, key)),
             server=server or "",
             tool=tool or "",
             event=event or "",
@@ -178,15 +183,18 @@ def folder(state_dir: str | None, path: Path | None) -> Path:
     """Return the folder of the segments. Raises Failed."""
     if state_dir is not None:
         return Path(state_dir) / records.FOLDER
+    return _load_config(path).gateway.state_dir / records.FOLDER
+
+
+def _load_config(path: Path | None) -> "Config":
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
-        config = sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        return sources.load(path, environ=os.environ, cwd=Path.cwd(), home=Path.home())
     except ConfigInvalid as invalid:
         problem = "the folder of the audit is not known; name the state directory with --state-dir"
         raise Failed(Exit.CONFIG, problem, tuple(map(str, invalid.problems))) from None
-    return config.gateway.state_dir / records.FOLDER
 
 
 def read_and_exit(work: Callable[[], int]) -> NoReturn:
@@ -202,12 +210,17 @@ def read_and_exit(work: Callable[[], int]) -> NoReturn:
     run_and_exit(read)
 
 
-def _ids(state_dir: Path, name: str) -> list[str]:
-    """Return the ids of the API keys with this name or, as WHO shows it, `key:ID`."""
+def _ids(state_dir: str | None, path: Path | None, name: str) -> list[str]:
+    """Return the ids of the API keys with this name or, as WHO shows it, `key:ID`. Raises
+    Failed."""
     from metamcp_supervisor.keys import api_keys
 
-    key_ids = [key_id for key_id, called, _ in api_keys.names(state_dir) if called == name]
-    return [name.removeprefix("key:"), *key_ids]
+    base = DatabaseFile(Path(state_dir)) if state_dir else make_database(_load_config(path).gateway)
+    try:
+        rows = asyncio.run(api_keys.names(base))
+    except StoreError as error:
+        raise Failed(Exit.FAILED, f"keys are not known by name: {error}") from None
+    return [name.removeprefix("key:"), *(key_id for key_id, called, _ in rows if called == name)]
 
 
 def _cells(seq: int, record: AuditRecord) -> tuple[str, ...]:

@@ -1,16 +1,18 @@
 """`metamcp backup`, `metamcp restore` and `metamcp store`: copies of what a gateway stores.
 
 Owns: these verbs at the prompt, which files of the state directory count, finding the state
-directory, the passphrase, sentences about what a copy has and has not. Never: copying and
-encrypting (`store.copies`), tables (`store.database`, `store.postgres`).
+directory, the passphrase, sentences about what a copy has and has not, a copy of tables to another
+database. Never: copying files and encrypting (`store.copies`), tables (`store.database`,
+`store.postgres`).
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct, structs
@@ -22,10 +24,9 @@ from metamcp_supervisor.cli.ctl import json_option
 from metamcp_supervisor.cli.errors import gateway_options, say, state_option
 from metamcp_supervisor.cli.keys import claim_state_dir, load_config
 from metamcp_supervisor.cli.progress import progress
-from metamcp_supervisor.config import confirmation_io, files, installation, places
+from metamcp_supervisor.config import confirmation_io, files, places
 from metamcp_supervisor.config import show as show_settings
 from metamcp_supervisor.config.config import GatewayConfig
-from metamcp_supervisor.config.network import OPENSSL
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.control import client
 from metamcp_supervisor.control.client import Failed
@@ -36,6 +37,9 @@ from metamcp_supervisor.store import copies, database
 from metamcp_supervisor.store.database import SCHEMA, StoreError, make_database
 from metamcp_supervisor.verbs import VERSION, Exit, GatewayStatus
 from metamcp_worker.ipc import audit_records, codec, engine_runs
+
+if TYPE_CHECKING:
+    from metamcp_supervisor.store.postgres import PostgresDatabase
 
 PLAIN = (database.FILE, lock_io.SEEN, decisions.FILE, confirmation_io.FILE)
 """Files of the state directory that every backup has."""
@@ -133,11 +137,9 @@ def restore(
     FILE without secrets leaves the secrets as they are. Root restores the service of the machine,
     too.
     """
-    if state_dir:
-        directory, remedy = Path(state_dir), ""
-    else:
-        state = find_state(path, runtime_dir)
-        directory = state.directory
+    state = StatePlace(Path(state_dir)) if state_dir else find_state(path, runtime_dir)
+    directory, remedy = state.directory, ""
+    if not state_dir:
         remedy = f" with --state-dir {directory}" if state.runs else ""
     claim_fd = claim_state_dir(
         directory, f"stop it first ('metamcp down'), then restore{remedy}", gives=True
@@ -164,6 +166,8 @@ def restore(
         click.echo(show.printable(f"{directory}: {_format_content(manifest)}"))
     if replaced:
         say(f"what was there before is in {replaced}")
+    if state.store:
+        say(f"the gateway does not use {database.FILE}: its tables are in {state.store}")
     if manifest.audit:
         say(f"its audit was in {manifest.audit}, and is not in the backup")
     if manifest.content.keys:
@@ -238,11 +242,15 @@ def _find_state_in_config(path: Path | None) -> StatePlace:
     """Return the place that the configuration says. Raises Failed."""
     home = Path.home()
     main = places.find(path, environ=os.environ, cwd=Path.cwd(), home=home)
-    if of_service := places.service_state(main, os.environ, home):
+    of_service = places.service_state(main, os.environ, home)
+    try:
+        gateway = load_config(path).gateway
+    except Failed:
+        if of_service is None:
+            raise
         return StatePlace(of_service)
-    gateway = load_config(path).gateway
     store = show_settings.masked_url(gateway.store.url_written) if gateway.store else ""
-    return StatePlace(gateway.state_dir, store)
+    return StatePlace(of_service or gateway.state_dir, store)
 
 
 def _format_content(manifest: copies.BackupManifest) -> str:
@@ -280,38 +288,79 @@ def store_copy(url: str | None, path: Path | None, as_json: bool) -> None:
     """Copy the database file of a gateway that does not run to a database in PostgreSQL.
 
     All of it is copied, or nothing, and only to where nothing is stored. The secret of API keys is
-    encrypted with cluster_secret. The file stays.
+    encrypted with cluster_secret. The file stays. In URL, ${env:NAME} is resolved as in the file.
     """
-    gateway = load_config(path).gateway
-    url = url or (gateway.store.url if gateway.store else "")
-    if not url:
+    gateway = load_config(path, {"store": url} if url else {}).gateway
+    if gateway.store is None:
         raise Failed(Exit.USAGE, "name the database: --to URL, or 'store' in [gateway]")
-    if not gateway.cluster_secret:
-        raise Failed(Exit.CONFIG, f"set 'cluster_secret' in [gateway] first; {OPENSSL}")
-    if message := installation.describe_missing(installation.STORE):
-        raise Failed(Exit.CONFIG, message)
+    directory = find_state(path, None).directory
+    source = database.DatabaseFile(directory)
+    if not source.path.exists():
+        raise Failed(Exit.FAILED, f"{source.path} does not exist, so there is nothing to copy")
     from metamcp_supervisor.store import postgres
 
-    source = database.DatabaseFile(gateway.state_dir)
     target = postgres.PostgresDatabase(
-        url, gateway.cluster_secret, gateway.state_dir, answer_s=postgres.COPY_S_MAX
+        gateway.store.url, gateway.cluster_secret, directory, answer_s=postgres.COPY_S_MAX
     )
 
     async def copy() -> database.StoreContent:
         try:
             await target.open()
-            return await postgres.copy_file(source, target, [PEPPER, HANDLE_KEY])
+            return await copy_file(source, target, [PEPPER, HANDLE_KEY])
         finally:
             await target.close()
             await source.close()
 
-    claim_fd = claim_state_dir(gateway.state_dir, "stop it first ('metamcp down')")
+    claim_fd = claim_state_dir(directory, "stop it first ('metamcp down')")
     try:
         with _as_failures(), progress("copies the database"):
             content = asyncio.run(copy())
     finally:
         os.close(claim_fd)
-    _print_store(show_settings.masked_url(url), content, as_json=as_json)
+    _print_store(_name_store(gateway), content, as_json=as_json)
+    if (directory / engine_runs.JOURNAL).exists():
+        say(f"runs of workflows stay in {directory / engine_runs.JOURNAL}")
+
+
+async def copy_file(
+    source: database.DatabaseFile, target: "PostgresDatabase", secret_files: Iterable[str]
+) -> database.StoreContent:
+    """Copy the tables of a file, and the secrets in these files beside it, into tables without any
+    row, whole or not at all. Return what is there now. Raises StoreError and OSError."""
+
+    def read_tables(rows: database.Rows) -> dict[str, list[tuple[Any, ...]]]:
+        return {table: list(rows.read(database.select("*", table))) for table in database.TABLES}
+
+    none: dict[str, list[tuple[Any, ...]]] = {}
+    tables = await source.read(read_tables, none)
+    paths = [source.state_dir / name for name in secret_files]
+    sealed = {path.name: _read_keys(path) for path in paths if path.exists()}
+
+    def write_tables(rows: database.Rows) -> None:
+        if sum(database.count_rows(rows).values()):
+            raise StoreError(
+                "the store in PostgreSQL has rows already, and a copy would mix them with others;"
+                " to begin anew,"
+                f" end the gateway that uses it and run DROP SCHEMA {SCHEMA} CASCADE"
+            )
+        for table, records in tables.items():
+            if records:
+                marks = ", ".join("?" * len(records[0]))
+                rows.change(f"INSERT INTO {table} VALUES ({marks})", records)  # noqa: S608 - of TABLES
+        target.secrets.put(rows, sealed)
+
+    await target.write(write_tables)
+    return await target.describe()
+
+
+def _read_keys(path: Path) -> bytes:
+    """Return the lines of a file of keys. Raises StoreError if one is damaged, and OSError."""
+    lines = path.read_bytes()
+    try:
+        bytes.fromhex(lines.decode())
+    except ValueError:
+        raise StoreError(f"{path} is damaged; restore it, or remove it") from None
+    return lines
 
 
 def _name_store(gateway: GatewayConfig) -> str:

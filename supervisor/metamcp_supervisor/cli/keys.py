@@ -7,7 +7,7 @@ rules of keys (`keys.key_rules`), storing them (`keys.api_keys`).
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -476,14 +476,16 @@ def claim_state_dir(state_dir: Path, remedy: str, *, gives: bool = False) -> int
         raise Failed(Exit.FAILED, str(error)) from None
 
 
-def load_config(main: Path | None) -> "Config":
+def load_config(main: Path | None, flags: Mapping[str, str] | None = None) -> "Config":
     """Return the configuration whose gateway is meant, of the file `main` or else of this folder.
-    Raises Failed."""
+    `flags`: keys of `[gateway]` that are set over it. Raises Failed."""
     from metamcp_supervisor.config import sources
     from metamcp_supervisor.config.config import ConfigInvalid
 
     try:
-        return sources.load(main, environ=os.environ, cwd=Path.cwd(), home=Path.home())
+        return sources.load(
+            main, environ=os.environ, cwd=Path.cwd(), home=Path.home(), flags=flags or {}
+        )
     except ConfigInvalid as invalid:
         advice = "so the state directory is not known; name it with --state-dir"
         first, *more = (*map(str, invalid.problems), advice)

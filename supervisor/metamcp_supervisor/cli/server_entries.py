@@ -208,7 +208,7 @@ def _rename_in_toolsets(file: ConfigFile, config: Config, names: Mapping[str, st
     try:
         gateway = control.connect_here(file.runtime_dir)
     except control.Failed:
-        if (config.gateway.state_dir / database.FILE).exists():
+        if config.gateway.store or (config.gateway.state_dir / database.FILE).exists():
             way = "'metamcp toolsets add' and 'remove' change them while it runs"
             errors.say(f"tool sets keep the old name, because no gateway runs; {way}")
         return

@@ -270,7 +270,7 @@ def _gateway(
     if last.console_listen:
         taken = listen[0], ops_listen[0], health_listen
         network.refuse_open_console(last.console_listen, taken, tls, findings)
-    if last.store and not last.cluster_secret:
+    if last.store and last.cluster_secret is None:
         missing = f"needs 'cluster_secret', too, in [gateway]; {network.OPENSSL}"
         findings.error(last.store[1], missing)
     runtime_dir = last.runtime_dir or default.runtime_dir

@@ -94,9 +94,14 @@ def _outgoing_values(config: Config) -> list[tuple[str, str]]:
         *(list(table.sent(config.table(table.record))) for table in feature_tables()),
         [("ai url", ai.url_written), ("ai key", ai.key_written)],
     ]
-    sent = [pair for group in groups if any(refers(text) for _, text in group) for pair in group]
-    store = config.gateway.store  # a password for it may come from the environment
-    return sent if store is None else [*sent, ("store", store.url_written)]
+    store = config.gateway.store
+    groups.append([("store", store.url_written if store else "")])
+    return [
+        pair
+        for group in groups
+        if any(refers(text) or (name in _DATABASES and text) for name, text in group)
+        for pair in group
+    ]
 
 
 def _settings_to_confirm(server: Server) -> list[object] | None:
@@ -119,6 +124,10 @@ def _settings_to_confirm(server: Server) -> list[object] | None:
     if not any(map(refers, written)):
         return None
     return [server.name, "url", server.url_written, sorted(server.headers_written.items()), sent]
+
+
+_DATABASES = {"store", "database"}
+"""Addresses to which a password may go that the environment has, and not the file."""
 
 
 def decide(*, is_confirmed: bool, yes: bool, terminal: bool) -> Decision:

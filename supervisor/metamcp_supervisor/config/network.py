@@ -6,6 +6,7 @@ whose tokens and which API keys an endpoint accepts. Never: certificates themsel
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -73,6 +74,8 @@ def without_self(
 SECRET_BYTES_MIN = 32
 """Minimum bytes of `cluster_secret`: a key for AES-256 is made from it."""
 _POSTGRES = ("postgresql://", "postgres://")
+_RAW = re.compile(r"[@/?#\[\]]")
+"""Characters that end the user or the password in a URL."""
 
 
 def read_database_url(key: str, table: Table, resolving: ReferenceResolver) -> tuple[str, str]:
@@ -86,6 +89,10 @@ def read_database_url(key: str, table: Table, resolving: ReferenceResolver) -> t
     resolving.report(table.findings)
     if url is not None and not url.startswith(_POSTGRES):
         table.error(key, "must begin with postgresql://")
+        url = ""
+    elif url and _RAW.search(url.partition("://")[2].rpartition("@")[0]):
+        raw = "has one of @ / ? # in the user or the password; percent-encode it, as %40 for @"
+        table.error(key, raw)
         url = ""
     warn_of_literal("PGPASSWORD", password(written), site, table)
     warn_of_short([password(url or ""), *resolving.secrets], table)
@@ -109,7 +116,7 @@ def read_store(table: Table, references: References) -> tuple[StoreConfig | None
         warn_of_literal("METAMCP_CLUSTER_SECRET", written_secret, site, table)
         if secret is not None and len(secret.encode()) < SECRET_BYTES_MIN:
             table.error("cluster_secret", f"has fewer than {SECRET_BYTES_MIN} bytes; {OPENSSL}")
-            secret = None
+            secret = ""
     store = StoreConfig(url=url, url_written=written) if url else None
     return store, secret
 

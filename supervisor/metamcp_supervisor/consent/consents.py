@@ -80,18 +80,24 @@ class Consents(GatewayService):
         self._journal = context.journal
         self._open: dict[str, OpenConsent] = {}
         self._grants: dict[str, ConsentGrant] = {}
+        self._unread = True
+        """There may be grants in the database that are not here."""
         self._changed = False
         self._writing: asyncio.Task[None] | None = None
 
     async def begin(self, *, fresh: bool) -> None:
         """Read the grants. After an error, which is noted, there are none."""
-        none: tuple[ConsentGrant, ...] = ()
         try:
-            grants = await self._database.read(_read_grants, none)
+            await self._read()
         except StoreError as error:
             self._note(f"consent that was given before now does not count: {error}")
-        else:
-            self._grants = {grant.id: grant for grant in grants}
+
+    async def _read(self) -> None:
+        """Read the grants, beside those that were given since. Raises StoreError."""
+        none: tuple[ConsentGrant, ...] = ()
+        grants = await self._database.read(_read_grants, none)
+        self._grants = {grant.id: grant for grant in grants} | self._grants
+        self._unread = False
 
     async def close(self) -> None:
         """Wait for the write that is under way, unless the disk hangs; call this before the
@@ -217,12 +223,14 @@ class Consents(GatewayService):
         try:
             while self._changed:
                 self._changed = False
+                if self._unread:
+                    await self._read()
                 grants = self.grants()
                 for grant in grants[: max(0, len(grants) - GRANTS_MAX)]:
                     del self._grants[grant.id]
                 self.on_taken_over()
                 rows = [(grant.id, codec.dump(grant).decode()) for grant in self._grants.values()]
-                await self._database.write(partial(_put, rows=rows))
+                await self._database.write(partial(_put, rows=rows), repeats=True)
         except StoreError as error:
             self._note(f"consent that was given ends with this gateway: {error}")
         finally:

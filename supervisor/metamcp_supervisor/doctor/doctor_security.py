@@ -4,6 +4,7 @@ Owns: the list of weaker protections, files that others can read, the room of th
 an endpoint names and that do not exist. Never: changing anything, printing.
 """
 
+import asyncio
 import contextlib
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from metamcp_supervisor.keys import api_keys
 from metamcp_supervisor.keys.key_rules import PEPPER
 from metamcp_supervisor.processes.limits import mebibytes
 from metamcp_supervisor.servers import specs
+from metamcp_supervisor.store.database import StoreError, make_database
 from metamcp_worker.http.tls_files import context_of
 from metamcp_worker.ipc import audit_records
 from metamcp_worker.ipc.errors import TlsUnfit
@@ -132,7 +134,7 @@ def tls_files(config: Config) -> Iterator[DoctorFinding]:
 
 def usable_keys(config: Config) -> Iterator[DoctorFinding]:
     """Check the file without which no API key is valid."""
-    if reason := api_keys.find_fault(config.gateway.state_dir):
+    if reason := asyncio.run(api_keys.find_fault(make_database(config.gateway))):
         text, _, advice = reason.partition("; ")
         yield DoctorFinding("API keys", "fail", f"none is valid: {text}", advice)
 
@@ -141,7 +143,10 @@ def named_keys(config: Config) -> Iterator[DoctorFinding]:
     """Find the API keys that endpoints name and that do not exist."""
     if not any(endpoint.keys for endpoint in config.endpoints.values()):
         return
-    rows = api_keys.names(config.gateway.state_dir)
+    try:
+        rows = asyncio.run(api_keys.names(make_database(config.gateway)))
+    except StoreError:  # `usable_keys` has said why
+        return
     registered = {(workspace, word) for key_id, name, workspace in rows for word in (key_id, name)}
     for endpoint in config.endpoints.values():
         names = [key for key in endpoint.keys if (endpoint.workspace, key) not in registered]

@@ -37,7 +37,13 @@ from metamcp_supervisor.roles.role_process import (
 from metamcp_supervisor.servers.publish import Routes
 from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.states import ServerPhase
-from metamcp_supervisor.store.database import Database, StoreError, make_database, own_key
+from metamcp_supervisor.store.database import (
+    Database,
+    StoreError,
+    StoreUnfit,
+    make_database,
+    own_key,
+)
 from metamcp_supervisor.telemetry.journal import ARROW, WAITING, Follower, Journal
 from metamcp_supervisor.telemetry.metrics import Metrics
 from metamcp_supervisor.verbs import JournalEvent
@@ -51,6 +57,10 @@ from metamcp_worker.ipc.server_catalog import gateway_id
 from metamcp_worker.ipc.spec import FrontSpec
 
 HANDLE_KEY_BYTES = 32
+DATABASE_S_MAX = 15.0
+"""Seconds that a start waits for a database that cannot be used. The unit of systemd allows 8
+starts in 60 s: longer ones never use them up."""
+DATABASE_STEP_S = 0.5
 LOST = (
     "ids of tasks and states of calls that clients have now end with this gateway, because the key"
     " in {} cannot be used"
@@ -299,6 +309,24 @@ class GatewayFrontServices:
         roles |= {role.who: role for role in own}
         self.roles = roles
         self.sockets = {role.who: role for role in own if isinstance(role, SocketProcess)}
+
+    async def open_database(self) -> str:
+        """Take the database, which may come up later than this machine. Return a sentence for the
+        operator, if there is one. Raises StoreError."""
+        end = asyncio.get_running_loop().time() + DATABASE_S_MAX
+        waits = False
+        while True:
+            try:
+                return await self.database.open()
+            except StoreUnfit:
+                raise
+            except StoreError as error:
+                if asyncio.get_running_loop().time() > end:
+                    raise
+                if not waits:
+                    self._journal.add("gateway", "waits", str(error))
+                waits = True
+                await asyncio.sleep(DATABASE_STEP_S)
 
     async def begin(self, *, fresh: bool) -> None:
         if self.database.secrets is not None:

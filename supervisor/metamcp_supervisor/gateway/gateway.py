@@ -13,6 +13,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -48,7 +49,7 @@ from metamcp_supervisor.servers.server_io import ServerManager
 from metamcp_supervisor.servers.status import GatewayFacts
 from metamcp_supervisor.servers.tokens import TokenKeys
 from metamcp_supervisor.signals import Signals
-from metamcp_supervisor.store.database import StoreError, count_rows
+from metamcp_supervisor.store.database import StoreError, StoreUnfit, count_rows
 from metamcp_supervisor.systemd import listen
 from metamcp_supervisor.systemd.sd_notify import SystemdNotifier
 from metamcp_supervisor.systemd.sd_service import Service
@@ -102,6 +103,7 @@ _CODES: dict[type[Exception], Exit] = {
     StateUnreadable: Exit.INTERNAL,
     TlsUnfit: Exit.CONFIG,
     ConfigInvalid: Exit.CONFIG,
+    StoreUnfit: Exit.CONFIG,
     StoreError: Exit.ALREADY_RUNNING,
 }
 
@@ -329,7 +331,8 @@ class Gateway:
         try:
             if await self._rise():
                 on_up()
-                looks = self._gauges.run(), self._expiries.run()
+                watch = self._services.database.watch()
+                looks = self._gauges.run(), self._expiries.run(), watch
                 tasks = [asyncio.create_task(look) for look in looks]
                 await self._stopping.wait()
                 for task in tasks:
@@ -347,6 +350,8 @@ class Gateway:
         try:
             if (handed := self._handed) is not None:
                 self._handed = None  # the state may be large
+                with suppress(StoreError):  # each order tries again
+                    await self._services.database.open()
                 await self.shelf.begin([record for _, record in handed.fronts.sessions])
                 await self.keys.begin()
                 await self._services.quotas.begin()
@@ -358,7 +363,7 @@ class Gateway:
                 self._renew_again()
                 return True
             self._check_tls()
-            note = await self._services.database.open()
+            note = await self._services.open_database()
             await self._control.start(admits=False)  # until every server is known
             self.journal.begin()
             if note:
@@ -521,6 +526,7 @@ class Gateway:
             config_hash=self._reloads.hash,
             config_read=self._reloads.read_at,
             reload_refused=self._reloads.refused,
+            store_trouble=self._services.database.trouble,
             store_unread=self.shelf.unread,
             keys_unusable=self.keys.unusable if specs.asks_for_keys(self.config) else "",
             nursery_pid=self._nursery.pid,

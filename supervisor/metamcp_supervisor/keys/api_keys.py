@@ -25,7 +25,6 @@ from collections.abc import (
     Sequence,
 )
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import structs
@@ -35,7 +34,6 @@ from metamcp_supervisor.fronts.fronts import KILLED_S_MAX, Fronts
 from metamcp_supervisor.keys import key_rules, peppers
 from metamcp_supervisor.keys.key_rules import StoredKey
 from metamcp_supervisor.keys.peppers import PepperUnfit
-from metamcp_supervisor.store import database
 from metamcp_supervisor.store.database import Database, Rows, StoreError
 from metamcp_supervisor.verbs import (
     KeyChanged,
@@ -417,30 +415,29 @@ def _read_keys(rows: Rows) -> tuple[StoredKey, ...]:
     return tuple(codec.decode_as(StoredKey, body.encode()) for (body,) in records)
 
 
-def names(state_dir: Path) -> list[tuple[str, str, str]]:
+async def names(base: Database) -> list[tuple[str, str, str]]:
     """Return id, name and workspace of all keys, without a gateway; none if they cannot be read."""
-    specs = [key.spec for key in _stored_keys(state_dir)]
+    specs = [key.spec for key in await _peek_keys(base)]
     return [(spec.id, spec.name, spec.workspace) for spec in specs]
 
 
-def find_fault(state_dir: Path) -> str:
-    """Return why no key of this directory is valid, without a gateway; empty for no reason."""
-    keys = _stored_keys(state_dir)
+async def find_fault(base: Database) -> str:
+    """Return why no key of this database is valid, without a gateway; empty for no reason."""
     try:
-        if keys:
-            peppers.read_file(state_dir / key_rules.PEPPER, keys)
-    except PepperUnfit as error:
+        if keys := await _peek_keys(base):
+            await peppers.read(base, keys)
+    except (PepperUnfit, StoreError) as error:
         return str(error)
     return ""
 
 
-def _stored_keys(state_dir: Path) -> list[StoredKey]:
-    """Return all keys, without a gateway; none if they cannot be read."""
-    import sqlite3
-
+async def _peek_keys(base: Database) -> tuple[StoredKey, ...]:
+    """Return all keys; none if a file with them cannot be read. Raises StoreError for a database
+    elsewhere."""
+    none: tuple[StoredKey, ...] = ()
     try:
-        with contextlib.closing(database.read_only(state_dir / database.FILE)) as base:
-            rows = base.execute("SELECT body FROM api_key").fetchall()
-        return [codec.decode_as(StoredKey, body) for (body,) in rows]
-    except (sqlite3.Error, codec.Malformed):
-        return []
+        return await base.peek(_read_keys, none)
+    except StoreError:
+        if base.secrets is not None:
+            raise
+        return none

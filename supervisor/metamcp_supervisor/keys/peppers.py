@@ -8,6 +8,7 @@ needs.
 """
 
 import os
+import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from metamcp_supervisor.config import files
 from metamcp_supervisor.config.references import Unresolved
 from metamcp_supervisor.keys.key_rules import PEPPER, StoredKey
 from metamcp_supervisor.store import database
-from metamcp_supervisor.store.database import Database
+from metamcp_supervisor.store.database import Database, SecretUnfit
 from metamcp_worker.access import api_key
 from metamcp_worker.ipc.errors import MetaMCPError
 
 AGAIN = "restore that file, or revoke all keys, remove it and make new keys"
 IN_DATABASE = "the pepper in the database"
+REVOKE = "revoke all keys and make new ones"
 
 
 class PepperUnfit(MetaMCPError):
@@ -32,21 +34,30 @@ async def read(base: Database, keys: Iterable[StoredKey]) -> tuple[bytes, ...]:
     StoreError."""
     if base.secrets is None:
         return read_file(base.state_dir / PEPPER, keys)
-    lines = await base.secrets.read(PEPPER)
+    try:
+        lines = await base.secrets.read(PEPPER)
+    except SecretUnfit as error:
+        raise PepperUnfit(f"{error}, or {REVOKE}") from None
     if lines is None:
-        raise PepperUnfit(f"{IN_DATABASE} is gone; revoke all keys and make new ones")
-    peppers = _parse(lines.decode())
-    _refuse_foreign(peppers, keys, f"{IN_DATABASE} is", "revoke all keys and make new ones")
+        raise PepperUnfit(f"{IN_DATABASE} is gone; {REVOKE}")
+    peppers = _parse(lines.decode(errors="replace"))
+    if not peppers:
+        raise PepperUnfit(f"{IN_DATABASE} is damaged; {REVOKE}")
+    _refuse_foreign(peppers, keys, f"{IN_DATABASE} is", REVOKE)
     return peppers
 
 
 async def make(base: Database) -> tuple[bytes, ...]:
-    """Return the peppers; make one, whole and once, if there is none. Raises PepperUnfit and
-    StoreError."""
+    """Return the peppers; make one, whole and once, if there is none that can be used and no key
+    that needs it. Raises PepperUnfit and StoreError."""
     if base.secrets is None:
         return _read_file(base.state_dir / PEPPER, make=True)
-    await database.own_key(base.secrets, PEPPER, api_key.PEPPER_BYTES)
-    return await read(base, ())
+    try:
+        return await read(base, ())
+    except PepperUnfit:  # no key needs it
+        peppers = (secrets.token_bytes(api_key.PEPPER_BYTES),)
+        await replace(base, peppers)
+        return peppers
 
 
 async def replace(base: Database, peppers: Sequence[bytes]) -> None:

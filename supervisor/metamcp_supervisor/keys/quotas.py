@@ -49,6 +49,8 @@ class Quotas:
         self._unwritten: set[Owner] = set()
         self._write: asyncio.Task[None] | None = None
         self._failed = False
+        self._unread = True
+        """The counts before this program are not read yet."""
 
     @property
     def busy(self) -> bool:
@@ -57,13 +59,18 @@ class Quotas:
 
     async def begin(self) -> None:
         """Read the counts of today. An error is noted; then counting starts again."""
-        self._day = day = self._today()
+        self._day = self._today()
         try:
-            self._before = await self._database.read(
-                lambda rows: _read_counts(rows, day), Counter()
-            )
+            await self._read()
         except StoreError as error:
             self._note(f"the calls of today before now do not count: {error}")
+
+    async def _read(self) -> None:
+        """Read the counts before this program began. Raises StoreError."""
+        day = self._day
+        none: Counter[Owner] = Counter()
+        self._before = await self._database.read(lambda rows: _read_counts(rows, day), none)
+        self._unread = False
 
     def today(self) -> Counter[Owner]:
         """Return the calls of today by owner, as far as fronts have reported them."""
@@ -118,9 +125,12 @@ class Quotas:
             while owners := self._unwritten:
                 self._unwritten = set()
                 day = self._day
-                rows = [(*owner, day, n) for owner in owners if (n := self._calls(owner))]
                 try:
-                    await self._database.write(partial(_put, day=day, counts=rows))
+                    if self._unread:
+                        await self._read()
+                    rows = [(*owner, day, n) for owner in owners if (n := self._calls(owner))]
+                    put = partial(_put, day=day, counts=rows)
+                    await self._database.write(put, repeats=True)
                 except StoreError as error:
                     self._unwritten |= owners
                     if not self._failed:

@@ -70,6 +70,7 @@ class GatewayFacts(Struct, frozen=True, kw_only=True):
     reload_refused: str = ""
     keys_unusable: str = ""
     store_unread: str = ""
+    store_trouble: str = ""
     missing: Mapping[str, str] = {}
     """Reasons, by server, why a ready server cannot be called."""
     key_limits: Mapping[str, UseLimits] = {}
@@ -104,6 +105,7 @@ def collect(
         reload_refused=facts.reload_refused,
         keys_unusable=facts.keys_unusable,
         store_unread=facts.store_unread,
+        store_trouble=facts.store_trouble,
         store=masked_url(config.gateway.store.url_written) if config.gateway.store else "",
         state_dir=str(config.gateway.state_dir),
         nursery_pid=facts.nursery_pid,

@@ -92,6 +92,14 @@ class StoreError(MetaMCPError):
     """The file could not be read or written. The text is a sentence without a full stop."""
 
 
+class StoreUnfit(StoreError):
+    """The database cannot have the tables, however often it is tried."""
+
+
+class SecretUnfit(StoreError):
+    """A secret in the database cannot be decrypted."""
+
+
 class Rows(Protocol):
     """Rows of the tables, within one transaction."""
 
@@ -117,7 +125,8 @@ class SecretStore(Protocol):
     """Secrets that are in the database, too."""
 
     async def read(self, name: str) -> bytes | None:
-        """Return the secret with this name; None if there is none. Raises StoreError."""
+        """Return the secret with this name; None if there is none. Raises StoreError, and of its
+        kinds SecretUnfit."""
         ...
 
     async def write(self, name: str, secret: bytes) -> None:
@@ -132,14 +141,21 @@ async def own_key(secrets: SecretStore, name: str, size_bytes: int) -> bytes:
     if text is None:
         text = f"{token_bytes(size_bytes).hex()}\n".encode()
         await secrets.write(name, text)
-    return bytes.fromhex(text.decode())
+    try:
+        key = bytes.fromhex(text.decode())
+    except ValueError:
+        key = b""
+    if len(key) != size_bytes:
+        raise StoreError(f"{name} in the database is damaged")
+    return key
 
 
 class Database(Protocol):
     """The tables, wherever they are. `state_dir`: state directory of the gateway; `secrets`: None
-    if secrets are files there."""
+    if secrets are files there; `trouble`: why the last order failed, where later ones may not."""
 
     state_dir: Path
+    trouble: str
 
     @property
     def secrets(self) -> SecretStore | None: ...
@@ -149,16 +165,26 @@ class Database(Protocol):
         operator, if there is one. Raises StoreError."""
         ...
 
+    async def watch(self) -> None:
+        """Look after the database until this is cancelled."""
+        ...
+
     async def describe(self) -> StoreContent:
         """Return what is in the tables, which stay as they are. Raises StoreError."""
+        ...
+
+    async def peek(self, work: Callable[[Rows], T], empty: T) -> T:
+        """Return the result of `work` on the tables, which another program may use; `empty` without
+        any. Raises StoreError."""
         ...
 
     async def read(self, work: Callable[[Rows], T], empty: T) -> T:
         """Return the result of `work` on the tables; `empty` without any. Raises StoreError."""
         ...
 
-    async def write(self, work: Callable[[Rows], None]) -> None:
-        """Let `work` change the tables, as one transaction. Raises StoreError."""
+    async def write(self, work: Callable[[Rows], None], *, repeats: bool = False) -> None:
+        """Let `work` change the tables, as one transaction. `repeats`: the caller makes the same
+        change again if it fails. Raises StoreError."""
         ...
 
     async def close(self) -> None: ...
@@ -172,6 +198,7 @@ class DatabaseFile:
     ) -> None:
         self.state_dir = state_dir
         self.secrets: SecretStore | None = None
+        self.trouble = ""
         self.path = state_dir / FILE
         self._steps = steps
         self._busy_s = busy_s
@@ -186,6 +213,9 @@ class DatabaseFile:
     async def open(self) -> str:
         """Return nothing: the state directory is locked."""
         return ""
+
+    async def watch(self) -> None:
+        """Do nothing: each order looks at the file."""
 
     async def read(self, work: Callable[[Rows], T], empty: T) -> T:
         """Return the result of `work` on the content of the file; `empty` without a file. Raises
@@ -210,22 +240,33 @@ class DatabaseFile:
 
     async def describe(self) -> StoreContent:
         """Return what is in the file, which stays as it is. Raises StoreError."""
+
+        def describe(database: "sqlite3.Connection") -> StoreContent:
+            names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            tables = [table for table in TABLES if table in names]
+            rows = count_rows(SqliteRows(database), tables)
+            return StoreContent(version=self._version(database), in_use=False, rows=rows)
+
+        return await self._peek(describe, StoreContent(version=0, in_use=False, rows={}))
+
+    async def peek(self, work: Callable[[Rows], T], empty: T) -> T:
+        """Return the result of `work` on the file, which stays as it is; `empty` without one.
+        Raises StoreError."""
+        return await self._peek(lambda database: work(SqliteRows(database)), empty)
+
+    async def _peek(self, work: "Callable[[sqlite3.Connection], T]", empty: T) -> T:
         if not self.path.exists():
-            return StoreContent(version=0, in_use=False, rows={})
+            return empty
 
-        def describe() -> StoreContent:
+        def read() -> T:
             with closing(read_only(self.path)) as database:
-                version = self._version(database)
-                names = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-                tables = [table for table in TABLES if table in names]
-                rows = count_rows(SqliteRows(database), tables)
-                return StoreContent(version=version, in_use=False, rows=rows)
+                return work(database)
 
-        return await asyncio.to_thread(self._run_work, "cannot be read", "", describe)
+        return await asyncio.to_thread(self._run_work, "cannot be read", "", read)
 
-    async def write(self, work: Callable[[Rows], None]) -> None:
+    async def write(self, work: Callable[[Rows], None], *, repeats: bool = False) -> None:
         """Let `work` change the content, as one transaction. Raises StoreError; then nothing was
-        changed."""
+        changed. `repeats`: is of no importance here."""
         await asyncio.to_thread(self._run_work, "cannot be written", "", lambda: self._write(work))
 
     async def close(self) -> None:

@@ -6,14 +6,14 @@ encryption of secrets, the errors of the database as sentences. Never: the table
 
 A thread has the session, and statements run one after the other in it. If a session does not answer
 in time, its connection is shut down, and the next statement begins another session. The gateway
-holds an advisory lock and writes its mark into the tables, so that no other gateway uses them; if
-its session ended, the mark tells it whether another one has used them since.
+holds an advisory lock, so that no other gateway uses the tables. Each change puts a new mark into
+them: by the mark a new session sees whether a change is there whose answer was lost, and whether
+anybody else has changed them since, or a failover has lost what was there.
 """
 
 import asyncio
 import hmac
 import os
-import secrets
 import socket
 import threading
 import time
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -32,13 +33,13 @@ from metamcp_supervisor.store.database import (
     SCHEMA,
     STEPS,
     TABLES,
-    DatabaseFile,
     Rows,
+    SecretUnfit,
     Steps,
     StoreContent,
     StoreError,
+    StoreUnfit,
     count_rows,
-    select,
 )
 from metamcp_worker.ipc import codec
 from metamcp_worker.runtime import postgres
@@ -55,6 +56,8 @@ COPY_S_MAX = 300.0
 LOCK_S_MAX = 5.0
 """Maximum seconds to wait until a gateway that ends, or takes over, has let the lock go."""
 LOCK_STEP_S = 0.1
+WATCH_S = 10.0
+"""Seconds between two looks for the session."""
 NONCE_BYTES = 12
 _LOCK_KEY = 0x6D65_7461_6D63_7002
 """Number of the advisory lock of the gateway that uses the tables."""
@@ -71,7 +74,12 @@ _LAYOUT = (
 )
 """Tables that a file does not need: it has its version in its header, and secrets beside it."""
 PLACE = "the store in PostgreSQL"
-_ELSEWHERE = "another gateway uses it; end that one first"
+APPLICATION = "metamcp store"
+"""Name of the sessions at the database."""
+DOUBT = "whether the change was made is not known"
+_ELSEWHERE = "another gateway uses it; end that one first, or ask that one"
+_STALE = "it has a change that was reported as refused; restart the gateway"
+_CHANGED = "others changed it since the connection was lost; restart the gateway"
 
 
 def find_flaw(version: int, *, is_replica: bool) -> str:
@@ -84,7 +92,7 @@ def find_flaw(version: int, *, is_replica: bool) -> str:
 
 class PostgresDatabase:
     """The tables at `url`, which may have a password. `secret`: encrypts secrets in them;
-    `answer_s`, `lock_s`: see ANSWER_S_MAX and LOCK_S_MAX."""
+    `answer_s`, `lock_s`, `watch_s`: see ANSWER_S_MAX, LOCK_S_MAX and WATCH_S."""
 
     def __init__(
         self,
@@ -95,96 +103,141 @@ class PostgresDatabase:
         steps: Steps = STEPS,
         answer_s: float = ANSWER_S_MAX,
         lock_s: float = LOCK_S_MAX,
+        watch_s: float = WATCH_S,
     ) -> None:
         self.state_dir = state_dir
         self.secrets = SealedSecrets(self, secret)
+        self.trouble = ""
         self._url = url
         self._steps = steps
         self._answer_s = answer_s
         self._lock_s = lock_s
+        self._watch_s = watch_s
         self._thread = ThreadPoolExecutor(1, "store")
         self._session: Connection | None = None
+        self._probe: Connection | None = None
+        """Second session, while a pooler is looked for."""
         self._backend = 0
         """Number of the last session's process at the database."""
-        self._mark = ""
-        """Mark of this gateway in the tables; empty before its first session."""
-        self._doubtful = ""
-        """Transaction that was lost during its commit; empty if there is none."""
+        self._mark: str | None = None
+        """Mark of the last change that is in the tables; None before the first session."""
+        self._doubtful: _Order[Any] | None = None
+        """Change whose commit was lost with its session."""
         self._stale = False
         """The tables have a change whose caller was told that it is not there."""
         self._lock = threading.Lock()
+        """Lock of the results of orders, and of the order that is carried out."""
+        self._current: _Order[Any] | None = None
 
     async def open(self) -> str:
         """Take the tables for this gateway, and bring them to the newest version. Return a sentence
         if there is a file with tables that are not used. Raises StoreError."""
         count = await self._run(
-            "cannot be used", lambda rows: sum(count_rows(rows).values()), self._lock_s
+            "cannot be used", _Order(lambda rows: sum(count_rows(rows).values())), self._lock_s
         )
         file = self.state_dir / FILE
         if count or not file.exists():
             return ""
         return f"what is in {file} is not in the store: 'metamcp store copy' copies it"
 
+    async def watch(self) -> None:
+        """Look for the session again and again, so that a lost one, and with it the lock, is soon
+        followed by another."""
+        while True:
+            await asyncio.sleep(self._watch_s)
+            with suppress(StoreError):
+                await self._run("cannot be used", _Order(lambda _: None))
+
+    async def peek(self, work: Callable[[Rows], T], empty: T) -> T:
+        """Return the result of `work` on the tables, which are not taken; `empty` without any.
+        Raises StoreError."""
+        return await self._peek(lambda session: self._peek_rows(session, work, empty))
+
     async def describe(self) -> StoreContent:
         """Return what is in the tables, without taking them. Raises StoreError."""
-        try:
-            return await asyncio.to_thread(self._describe)
-        except (psycopg.Error, OSError) as error:
-            failure = f"{PLACE} cannot be read"
-            raise StoreError(postgres.explain_error(self._url, error, failure)) from None
+        return await self._peek(_describe)
 
     async def read(self, work: Callable[[Rows], T], _empty: T) -> T:
         """Return the result of `work` on the tables. Raises StoreError."""
-        return await self._run("cannot be read", work)
+        return await self._run("cannot be read", _Order(work))
 
-    async def write(self, work: Callable[[Rows], None]) -> None:
-        """Let `work` change the tables, as one transaction. Raises StoreError; then nothing was
-        changed, or it is not known, which the text says."""
-        await self._run("cannot be written", work)
+    async def write(self, work: Callable[[Rows], None], *, repeats: bool = False) -> None:
+        """Let `work` change the tables, as one transaction. `repeats`: the caller makes the same
+        change again if it fails. Raises StoreError; then nothing was changed, or it is not known,
+        which the text says."""
+        await self._run("cannot be written", _Order(work, repeats=repeats))
 
     async def close(self) -> None:
         """End the session, and with it the lock."""
         ending = asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         await asyncio.wait([ending], timeout=self._answer_s)
+        with self._lock:
+            self._cut_off()
+        await asyncio.wait([ending], timeout=self._answer_s)
         self._thread.shutdown(wait=False)
 
-    async def _run(self, how: str, work: Callable[[Rows], T], more_s: float = 0.0) -> T:
+    async def _run(self, failure: str, order: "_Order[T]", more_s: float = 0.0) -> T:
         loop = asyncio.get_running_loop()
         limit_s = self._answer_s + more_s
-        order = _Order(work)
         try:
             async with asyncio.timeout(limit_s):
-                return await loop.run_in_executor(self._thread, self._transact, order)
+                result = await loop.run_in_executor(self._thread, self._transact, order)
+                self.trouble = ""
+                return result
         except TimeoutError:
             with self._lock:
                 if order.results:
                     return order.results[0]
                 order.abandoned.set()
-            self._cut_off()
-            problem: Exception = TimeoutError(f"it does not answer within {limit_s:.0f} s")
+                if self._current is order:
+                    self._cut_off()
+            doubt = f"; {DOUBT}" if order.mark else ""
+            problem: Exception = TimeoutError(f"it does not answer within {limit_s:.0f} s{doubt}")
+        except RuntimeError as error:  # the thread has ended
+            problem = error
         except (psycopg.Error, OSError, UnicodeError, codec.Malformed) as error:
             problem = error
-        raise StoreError(postgres.explain_error(self._url, problem, f"{PLACE} {how}"))
+        kind = StoreUnfit if isinstance(problem, _Unfit | psycopg.ProgrammingError) else StoreError
+        self.trouble = postgres.explain_error(self._url, problem, f"{PLACE} {failure}")
+        raise kind(self.trouble)
 
     def _cut_off(self) -> None:
-        """Shut down the connection of a session that does not answer: the thread that waits for
+        """Shut down the connections of a session that does not answer: the thread that waits for
         the answer gets an error."""
-        session = self._session
-        with suppress(OSError, psycopg.Error):
-            if session is not None:
-                with socket.socket(fileno=os.dup(session.fileno())) as connection:
-                    connection.shutdown(socket.SHUT_RDWR)
+        for session in (self._session, self._probe):
+            with suppress(OSError, psycopg.Error):
+                if session is not None:
+                    with socket.socket(fileno=os.dup(session.fileno())) as connection:
+                        connection.shutdown(socket.SHUT_RDWR)
+
+    async def _peek(self, work: Callable[[Connection], T]) -> T:
+        def read() -> T:
+            with postgres.connect(self._url, APPLICATION) as session:
+                postgres.begin_session(session, SCHEMA, self._answer_s)
+                return work(session)
+
+        try:
+            return await asyncio.to_thread(read)
+        except (psycopg.Error, OSError, UnicodeError, codec.Malformed) as error:
+            failure = f"{PLACE} cannot be read"
+            raise StoreError(postgres.explain_error(self._url, error, failure)) from None
+
+    def _peek_rows(self, session: Connection, work: Callable[[Rows], T], empty: T) -> T:
+        version = _version(session)
+        self._refuse_newer(session, version)
+        return empty if version < len(self._steps) else work(_PostgresRows(session, _Order(work)))
 
     # --- in the thread ------------------------------------------------------------------------
 
     def _transact(self, order: "_Order[T]") -> T:
         """Return the result of the order, which is carried out in a transaction. Raises
         psycopg.Error, and what the order does."""
+        with self._lock:
+            self._current = order
         session = self._begin()
         with ExitStack() as undo:
             undo.callback(self._roll_back, session)
-            result = order.work(_PostgresRows(session))
-            ((number,),) = session.execute("SELECT pg_current_xact_id_if_assigned()::text")
+            result = order.work(_PostgresRows(session, order))
             if order.abandoned.is_set():
                 raise psycopg.OperationalError("it came too late")
             undo.pop_all()
@@ -192,13 +245,15 @@ class PostgresDatabase:
             session.execute("COMMIT")
         except psycopg.Error as error:
             self._close()
-            self._doubtful = number or ""
-            if not self._find_out(error):
+            self._doubtful = order if order.mark else None
+            if self._doubtful is None or not self._find_out(error):
                 raise
-            self._doubtful = ""
         with self._lock:
+            self._current = None
             order.results.append(result)
-            self._stale = self._stale or (order.abandoned.is_set() and number is not None)
+            if order.mark:
+                self._mark = order.mark
+                self._stale = self._stale or (order.abandoned.is_set() and not order.repeats)
         return result
 
     def _begin(self) -> Connection:
@@ -212,11 +267,10 @@ class PostgresDatabase:
                 session = None
         if session is None:
             session = self._connect()
-            self._stale = self._stale or self._is_committed(session)
             session.execute("BEGIN")
         if self._stale:
             session.execute("ROLLBACK")
-            raise psycopg.DatabaseError("it has a change that was refused; restart the gateway")
+            raise psycopg.DatabaseError(_STALE)
         return session
 
     def _roll_back(self, session: Connection) -> None:
@@ -226,53 +280,63 @@ class PostgresDatabase:
             self._close()
 
     def _find_out(self, error: BaseException) -> bool:
-        """Return whether the doubtful transaction, which ended with this error, is in the tables.
+        """Return whether the doubtful change, whose commit ended with this error, is in the tables.
         Raises psycopg.OperationalError if that is not known yet."""
+        order, self._doubtful = self._doubtful, None
+        assert order is not None
         try:
-            return self._is_committed(self._connect())
+            self._connect(order)
         except psycopg.Error:
-            doubt = "whether the change was made is not known"
-            raise psycopg.OperationalError(f"{str(error).splitlines()[0]}; {doubt}") from None
+            self._doubtful = order
+            reason = str(error).partition("\n")[0]
+            raise psycopg.OperationalError(f"{reason}; {DOUBT}") from None
+        return self._mark == order.mark
 
-    def _is_committed(self, session: Connection) -> bool:
-        """Whether the doubtful transaction is in the tables; if not, it is doubtful no more."""
-        if not self._doubtful:
-            return False
-        ((status,),) = session.execute("SELECT pg_xact_status(%s::xid8)", (self._doubtful,))
-        if status != "committed":
-            self._doubtful = ""
-        return bool(self._doubtful)
-
-    def _connect(self) -> Connection:
-        """Begin a session that has the lock, and return it."""
-        session = self._session = postgres.connect(self._url, "metamcp store")
+    def _connect(self, order: "_Order[Any] | None" = None) -> Connection:
+        """Begin a session that has the lock, and return it. `order`: waits to hear whether its
+        change is in the tables."""
+        session = self._session = postgres.connect(self._url, APPLICATION)
         with ExitStack() as undo:
             undo.callback(self._close)
             postgres.begin_session(session, SCHEMA, self._answer_s)
             backend = self._refuse_unfit(session)
             self._take_lock(session)
-            self._migrate(session)
+            self._compare_marks(self._migrate(session), order)
             undo.pop_all()
         self._backend = backend
         return session
 
+    def _compare_marks(self, mark: str, order: "_Order[Any] | None") -> None:
+        """Compare the mark in the tables with the last one that is known. Raises
+        psycopg.DatabaseError for that of another gateway."""
+        doubtful, self._doubtful = self._doubtful, None
+        if self._mark in {None, mark} or (order is not None and mark == order.mark):
+            self._mark = mark
+        elif doubtful is not None and mark == doubtful.mark:
+            self._mark = mark
+            self._stale = self._stale or not doubtful.repeats
+        else:
+            self._doubtful = doubtful
+            raise psycopg.DatabaseError(_CHANGED)
+
     def _refuse_unfit(self, session: Connection) -> int:
-        """Return the number of the session's process at the database. Raises
-        psycopg.DatabaseError for a database that cannot have the tables."""
+        """Return the number of the session's process at the database. Raises _Unfit for a database
+        that cannot have the tables."""
         ((pid, replica),) = session.execute("SELECT pg_backend_pid(), pg_is_in_recovery()")
         if flaw := find_flaw(session.info.server_version, is_replica=replica):
-            raise psycopg.DatabaseError(flaw)
+            raise _Unfit(flaw)
         if pid != session.info.backend_pid:
             self._refuse_shared_sessions(pid)
         return int(pid)
 
     def _refuse_shared_sessions(self, pid: int) -> None:
-        """Raise psycopg.DatabaseError if the program between here and the database gives a session
-        to several clients in turns: two clients at once would have the same one."""
-        with postgres.connect(self._url, "metamcp store") as other:
-            ((second,),) = other.execute("SELECT pg_backend_pid()")
+        """Raise _Unfit if the program between here and the database gives a session to several
+        clients in turns: two clients at once would have the same one."""
+        with postgres.connect(self._url, APPLICATION) as self._probe:
+            ((second,),) = self._probe.execute("SELECT pg_backend_pid()")
+        self._probe = None
         if second == pid:
-            raise psycopg.DatabaseError(
+            raise _Unfit(
                 "a pooler in front of it gives the session to others after each transaction; name"
                 " the database itself, or a pool by session"
             )
@@ -291,29 +355,26 @@ class PostgresDatabase:
                 raise psycopg.DatabaseError(_ELSEWHERE)
             time.sleep(LOCK_STEP_S)
 
-    def _migrate(self, session: Connection) -> None:
-        """Bring the tables to the newest version, and put the mark of this gateway into them.
-        Raises psycopg.DatabaseError if another gateway has put its own there meanwhile, too."""
+    def _migrate(self, session: Connection) -> str:
+        """Bring the tables to the newest version, and return the mark in them."""
         with session.transaction():
             ((schema,),) = session.execute("SELECT to_regnamespace(%s)::text", (SCHEMA,))
             if schema is None:
                 session.execute(f"CREATE SCHEMA {SCHEMA}".encode())
-            ((layout,),) = session.execute("SELECT to_regclass('layout')::text")
-            for statement in () if layout else _LAYOUT:
-                session.execute(statement.encode())
-            ((version, mark),) = session.execute("SELECT version, mark FROM layout")
-            if self._mark and mark != self._mark:
-                raise psycopg.DatabaseError("another gateway used it since; restart this gateway")
-            mark = self._mark or secrets.token_hex(16)
+            version = _version(session)
             self._refuse_newer(session, version)
-            for statement in (each for step in self._steps[version:] for each in step):
+            for statement in () if version >= 0 else _LAYOUT:
+                session.execute(statement.encode())
+            steps = self._steps[max(version, 0) :]
+            for statement in (each for step in steps for each in step):
                 session.execute(_sql(statement.replace("WITHOUT ROWID", "")))
-            newest = max(version, len(self._steps))
-            session.execute("UPDATE layout SET version = %s, mark = %s", (newest, mark))
-        self._mark = mark
+            if steps:
+                session.execute("UPDATE layout SET version = %s", (len(self._steps),))
+            ((mark,),) = session.execute("SELECT mark FROM layout")
+        return str(mark)
 
     def _refuse_newer(self, session: Connection, version: int) -> None:
-        """Raise psycopg.DatabaseError for tables that programs of this version cannot use."""
+        """Raise _Unfit for tables that programs of this version cannot use."""
         newest = len(self._steps)
         if version <= newest:
             return
@@ -323,19 +384,7 @@ class PostgresDatabase:
             ((lowest,),) = session.execute("SELECT version FROM min_reader")
         if lowest > newest:
             limit = f"this program knows versions up to {newest}"
-            raise psycopg.DatabaseError(f"it is of version {version}, and {limit}")
-
-    def _describe(self) -> StoreContent:
-        with postgres.connect(self._url, "metamcp store") as session:
-            postgres.begin_session(session, SCHEMA, self._answer_s)
-            ((layout,),) = session.execute("SELECT to_regclass('layout')::text")
-            if layout is None:
-                return StoreContent(version=0, in_use=False, rows={})
-            ((version,),) = session.execute("SELECT version FROM layout")
-            ((holders,),) = session.execute(f"SELECT count(*) {_HOLDERS}".encode(), _LOCK_HALVES)
-            return StoreContent(
-                version=version, in_use=bool(holders), rows=count_rows(_PostgresRows(session))
-            )
+            raise _Unfit(f"it is of version {version}, and {limit}")
 
     def _close(self) -> None:
         if self._session is not None:
@@ -343,24 +392,56 @@ class PostgresDatabase:
             self._session = None
 
 
+class _Unfit(psycopg.DatabaseError):
+    """The database cannot have the tables, however often it is tried."""
+
+
+def _version(session: Connection) -> int:
+    """Return the version of the tables; -1 without any."""
+    ((layout,),) = session.execute("SELECT to_regclass('layout')::text")
+    if layout is None:
+        return -1
+    ((version,),) = session.execute("SELECT version FROM layout")
+    return int(version)
+
+
+def _describe(session: Connection) -> StoreContent:
+    version = _version(session)
+    ((holders,),) = session.execute(f"SELECT count(*) {_HOLDERS}".encode(), _LOCK_HALVES)
+    sql = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+    names = {name for (name,) in session.execute(sql, (SCHEMA,))}
+    rows = _PostgresRows(session, _Order(lambda _: None))
+    counts = count_rows(rows, [table for table in TABLES if table in names])
+    return StoreContent(version=max(version, 0), in_use=bool(holders), rows=counts)
+
+
 class _Order(Generic[T]):
-    """Work in a transaction. `results`: its result once that is in the tables; `abandoned`: the
+    """Work in a transaction. `repeats`: see `PostgresDatabase.write`; `mark`: of the change, empty
+    if nothing is changed; `results`: its result once that is in the tables; `abandoned`: the
     caller was told that there is none."""
 
-    def __init__(self, work: Callable[[Rows], T]) -> None:
+    def __init__(self, work: Callable[[Rows], T], *, repeats: bool = False) -> None:
         self.work = work
+        self.repeats = repeats
+        self.mark = ""
         self.results: list[T] = []
         self.abandoned = threading.Event()
 
 
 class _PostgresRows:
-    def __init__(self, session: Connection) -> None:
+    """Rows of a session. The first change in a transaction puts a new mark into the tables."""
+
+    def __init__(self, session: Connection, order: "_Order[Any]") -> None:
         self._session = session
+        self._order = order
 
     def read(self, sql: str, values: Sequence[object] = ()) -> Iterable[tuple[Any, ...]]:
         return self._session.execute(_sql(sql), values).fetchall()
 
     def change(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        if not self._order.mark:
+            self._order.mark = token_hex(16)
+            self._session.execute("UPDATE layout SET mark = %s", (self._order.mark,))
         with self._session.cursor() as cursor:
             cursor.executemany(_sql(sql), rows)
 
@@ -368,33 +449,6 @@ class _PostgresRows:
 def _sql(text: str) -> bytes:
     """Return a statement of the repositories as PostgreSQL and its driver have it."""
     return text.replace("?", "%s").replace("INTEGER", "BIGINT").encode()
-
-
-async def copy_file(
-    source: DatabaseFile, target: PostgresDatabase, secret_files: Iterable[str]
-) -> StoreContent:
-    """Copy the tables of a file, and the secrets in these files beside it, into tables without any
-    row, whole or not at all. Return what is there now. Raises StoreError and OSError."""
-
-    def read_tables(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
-        return {table: list(rows.read(select("*", table))) for table in TABLES}
-
-    none: dict[str, list[tuple[Any, ...]]] = {}
-    tables = await source.read(read_tables, none)
-    paths = [source.state_dir / name for name in secret_files]
-    sealed = {path.name: path.read_bytes() for path in paths if path.exists()}
-
-    def write_tables(rows: Rows) -> None:
-        if sum(count_rows(rows).values()):
-            raise StoreError(f"{PLACE} has rows already, and a copy would mix them with others")
-        for table, records in tables.items():
-            if records:
-                marks = ", ".join("?" * len(records[0]))
-                rows.change(f"INSERT INTO {table} VALUES ({marks})", records)  # noqa: S608 - of TABLES
-        target.secrets.put(rows, sealed)
-
-    await target.write(write_tables)
-    return await target.describe()
 
 
 class SealedSecrets:
@@ -405,10 +459,11 @@ class SealedSecrets:
         self._secret = secret.encode()
 
     async def read(self, name: str) -> bytes | None:
-        """Return the secret with this name; None if there is none. Raises StoreError."""
+        """Return the secret with this name; None if there is none. Raises StoreError, and of its
+        kinds SecretUnfit."""
         sql = "SELECT body FROM secret WHERE name = ?"
         none: list[bytes] = []
-        bodies = await self._database.read(
+        bodies = await self._database.peek(
             lambda rows: [body for (body,) in rows.read(sql, (name,))], none
         )
         if not bodies:
@@ -418,7 +473,7 @@ class SealedSecrets:
             return self._cipher(name).decrypt(body[:NONCE_BYTES], body[NONCE_BYTES:], name.encode())
         except InvalidTag:
             problem = f"{PLACE} has secrets of another cluster_secret"
-            raise StoreError(f"{problem}; set the one with which they were stored") from None
+            raise SecretUnfit(f"{problem}; set the one with which they were stored") from None
 
     async def write(self, name: str, secret: bytes) -> None:
         """Put a secret in the place of the one with this name. Raises StoreError."""

@@ -91,8 +91,10 @@ def keys_text(status: GatewayStatus) -> str:
 
 def store_text(status: GatewayStatus) -> str:
     """Return a line about stored things that cannot be read; empty if they can."""
-    reason = status.store_unread
-    return f"tool sets, views and scripts are left out: {reason}" if reason else ""
+    if status.store_unread:
+        return f"tool sets, views and scripts are left out: {status.store_unread}"
+    trouble = status.store_trouble
+    return f"changes of keys, views and tool sets are refused: {trouble}" if trouble else ""
 
 
 def answers_text(status: GatewayStatus) -> str:

@@ -208,7 +208,9 @@ def test_a_database_that_gets_a_password_is_confirmed_and_shown_without_one(
     assert "canary" not in question
 
 
-def test_a_store_is_shown_even_if_its_password_is_not_in_the_file(tmp_path: Path) -> None:
+def test_a_database_is_shown_even_if_its_password_is_not_in_the_file(tmp_path: Path) -> None:
+    found = loaded(tmp_path, '[engine]\ndatabase = "postgresql://h/db"\n')
+    assert "  it sends: database=postgresql://h/db" in confirmation.question(found, "f")
     secret = f'cluster_secret = "{"x" * 32}"'
     found = loaded(tmp_path, f'[gateway]\nstore = "postgresql://u:canary@h/db"\n{secret}')
     assert "  it sends: store=postgresql://***@h/db" in confirmation.question(found, "f")

@@ -130,6 +130,8 @@ STORE = 'store = "postgresql://u:a-password@db.example/metamcp"\n'
         (STORE + 'cluster_secret = "short-one"\n', "has fewer than 32 bytes; 'openssl rand"),
         ('store = "mysql://db/x"\n' + LONG, "gateway.store: must begin with postgresql://"),
         ('store = "postgresql://${env:NOT_SET}@db/x"\n' + LONG, "NOT_SET"),
+        ('store = "postgresql://u:a-pass@word@db/x"\n' + LONG, "has one of @ / ? # in the user"),
+        ('store = "postgresql://u:a-pass/word@db/x"\n' + LONG, "percent-encode it, as %40 for @"),
     ],
 )
 def test_what_is_wrong_with_a_store_is_said_at_its_place(

@@ -1,5 +1,6 @@
 """`metamcp ctl doctor`: each check by itself, and the command with and without a gateway."""
 
+import asyncio
 import json
 import os
 import socket
@@ -293,7 +294,7 @@ keys = ["laptop", "nobody"]
     keys = ApiKeys(DatabaseFile(tmp_path / "state"), lambda: {"web": "acme"}, time.time)
 
     await keys.carry_out_order(NewKey(name="laptop", workspace="acme"), "somebody")
-    (found,) = doctor_security.named_keys(loaded(tmp_path, text))
+    (found,) = await asyncio.to_thread(list, doctor_security.named_keys(loaded(tmp_path, text)))
     assert found.text == "the endpoint 'web' names keys that do not exist: nobody"
     assert found.advice == "'metamcp keys create nobody --workspace acme' makes one"
 

@@ -167,12 +167,12 @@ async def test_keys_of_another_pepper_are_unusable_until_theirs_is_back(tmp_path
     keys = at_rest(tmp_path)
     await keys.begin()
     assert "keys.pepper is not the one with which these keys were made" in keys.unusable
-    assert find_fault(tmp_path) == keys.unusable
+    assert await find_fault(DatabaseFile(tmp_path)) == keys.unusable
     assert keys.find_valid_key(made.key) is None
     assert [key.state for key in (await keys.list_keys([])).keys] == ["unusable"]
     (tmp_path / PEPPER).write_text(pepper)
     assert [key.state for key in (await keys.list_keys([])).keys] == ["active"]
-    assert (keys.unusable, find_fault(tmp_path)) == ("", "")
+    assert (keys.unusable, await find_fault(DatabaseFile(tmp_path))) == ("", "")
     assert keys.find_valid_key(made.key) is not None
 
 

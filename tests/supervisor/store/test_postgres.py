@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from metamcp_supervisor.keys.api_keys import ApiKeys
+from metamcp_supervisor.cli.backup import copy_file
+from metamcp_supervisor.keys.api_keys import ApiKeys, find_fault, names
 from metamcp_supervisor.keys.key_rules import PEPPER
 from metamcp_supervisor.keys.peppers import PepperUnfit
 from metamcp_supervisor.store.database import SCHEMA, STEPS, TABLES, DatabaseFile, Rows, StoreError
-from metamcp_supervisor.store.postgres import PostgresDatabase, copy_file, find_flaw
+from metamcp_supervisor.store.postgres import PostgresDatabase, find_flaw
 from metamcp_supervisor.verbs import NewKey, Revoke
 from metamcp_supervisor.views.ledger import Delta
 from metamcp_supervisor.views.store import Store
@@ -32,6 +33,8 @@ from tests.worker.engine.postgres import PASSWORD, Postgres, postgres
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 SECRET = "s" * 32
+LOCK = 0x6D63_7002
+"""Lower half of the number of the lock."""
 ADD = "INSERT INTO quota VALUES (?, ?, ?, ?)"
 
 
@@ -118,9 +121,15 @@ async def test_another_secret_opens_nothing_and_says_so(url: str) -> None:
         made = await api_keys(database).carry_out_order(NewKey(name="a"), "root")
     async with opened(url, secret="t" * 32) as database:
         keys = api_keys(database)
-        with pytest.raises(StoreError, match="secrets of another cluster_secret; set the one"):
+        with pytest.raises(
+            PepperUnfit, match=r"of another cluster_secret; set the one .* or revoke all"
+        ):
             await keys.carry_out_order(NewKey(name="b"), "root")
         assert keys.find_valid_key(made.key) is None
+        assert [key.name for key in (await keys.list_keys([])).keys] == ["a"]
+        await keys.carry_out_order(Revoke(key="a"), "root")
+        again = await keys.carry_out_order(NewKey(name="b"), "root")
+        assert keys.find_valid_key(again.key)
 
 
 async def test_a_pepper_that_is_gone_or_foreign_is_an_error_with_a_remedy(
@@ -158,8 +167,56 @@ async def test_a_session_that_was_lost_is_followed_by_another_unless_somebody_ca
         end_sessions(server, url)
         async with opened(url) as second:
             await second.write(add("c"))
-        with pytest.raises(StoreError, match="another gateway used it since; restart this"):
+        with pytest.raises(
+            StoreError, match="others changed it since the connection was lost; restart"
+        ):
             await first.write(add("d"))
+
+
+async def test_who_only_reads_between_two_sessions_changes_nothing_for_the_gateway(
+    url: str, server: Postgres
+) -> None:
+    async with opened(url) as first:
+        await first.write(add("a"))
+        end_sessions(server, url)
+        async with opened(url) as second:
+            assert await count(second, "quota") == 1
+        await first.write(add("b"))
+        assert await count(first, "quota") == 2
+
+
+async def test_changes_that_a_failover_lost_are_noticed(url: str, server: Postgres) -> None:
+    async with opened(url) as database:
+        await database.write(add("a"))
+        before = server.sql(f"SELECT mark FROM {SCHEMA}.layout", url)[0][0]
+        await database.write(add("b"))
+        end_sessions(server, url)
+        server.sql(f"UPDATE {SCHEMA}.layout SET mark = '{before}'", url)
+        with pytest.raises(StoreError, match="others changed it since the connection was lost"):
+            await database.write(add("c"))
+
+
+async def test_a_lost_session_is_followed_by_another_before_anybody_orders(
+    url: str, server: Postgres
+) -> None:
+    database = PostgresDatabase(url, SECRET, Path("/nowhere"), lock_s=0.5, watch_s=0.05)
+    await database.open()
+    watching = asyncio.create_task(database.watch())
+    end_sessions(server, url)
+    holds = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = {LOCK}"
+    await asyncio.to_thread(until, lambda: server.sql(holds, url), "it has the lock again")
+    watching.cancel()
+    await database.close()
+
+
+async def test_keys_are_listed_beside_the_gateway_that_has_them(url: str, tmp_path: Path) -> None:
+    async with opened(url) as database:
+        made = await api_keys(database).carry_out_order(NewKey(name="a"), "root")
+        beside = PostgresDatabase(url, SECRET, tmp_path)
+        assert await names(beside) == [(made.id, "a", "default")]
+        assert await find_fault(beside) == ""
+        foreign = PostgresDatabase(url, "t" * 32, tmp_path)
+        assert "secrets of another cluster_secret" in await find_fault(foreign)
 
 
 def end_sessions(server: Postgres, url: str) -> None:
@@ -224,20 +281,37 @@ async def test_a_change_that_was_refused_but_made_ends_all_others_until_a_restar
                 await database.write(add("b"))
         finally:
             wait_for_replica(server, "")
-        with pytest.raises(StoreError, match="a change that was refused; restart the gateway"):
+        with pytest.raises(
+            StoreError, match="a change that was reported as refused; restart the gateway"
+        ):
             await until_asked(database)
     async with opened(url) as database:
         assert await count(database, "quota") == 2
+
+
+async def test_a_change_that_is_made_again_anyway_ends_nothing(url: str, server: Postgres) -> None:
+    async with opened(url, answer_s=1.0) as database:
+        wait_for_replica(server, "nobody")
+        try:
+            with pytest.raises(StoreError, match="whether the change was made is not known"):
+                await database.write(add("a"), repeats=True)
+            assert database.trouble
+        finally:
+            wait_for_replica(server, "")
+        await until_asked(database)
+        assert await count(database, "quota") == 2
+        assert database.trouble == ""
 
 
 async def until_asked(database: PostgresDatabase) -> None:
     """Write, again while the session that waits is in the way."""
     for _ in range(20):
         try:
-            await database.write(add("c"))
+            return await database.write(add("c"))
         except StoreError as error:
             if "does not answer" not in str(error):
                 raise
+    return None
 
 
 def wait_for_replica(server: Postgres, name: str) -> None:
@@ -389,6 +463,18 @@ async def test_a_file_is_copied_whole_with_its_keys_and_only_to_empty_tables(
         with pytest.raises(StoreError, match="has rows already"):
             await copy_file(file, database, [PEPPER])
     await file.close()
+
+
+@pytest.mark.parametrize("content", [b"zz\n", b"\xff"])
+async def test_a_damaged_file_of_keys_is_not_copied(
+    url: str, tmp_path: Path, content: bytes
+) -> None:
+    await written(tmp_path, PUT)
+    (tmp_path / PEPPER).write_bytes(content)
+    async with opened(url, tmp_path) as database:
+        with pytest.raises(StoreError, match=r"keys\.pepper is damaged; restore it, or remove it"):
+            await copy_file(DatabaseFile(tmp_path), database, [PEPPER])
+        assert await count(database, "toolset") == 0
 
 
 async def test_a_file_that_is_not_copied_yet_is_named_at_the_start(
