@@ -1,14 +1,15 @@
 """Where the processor time of a process goes, by file: `benchmarks.profile` puts this folder into
 the path of a gateway that it measures, and Python imports this file by its name at every start.
 
-Each process that is forked from there looks every few milliseconds of its own processor time where
-it is, and keeps the counts in a file of `$METAMCP_BENCH_TAP` under its pid. Nothing of the gateway
-is replaced or called.
+Each process that a nursery forks looks every few milliseconds of its own processor time where it
+is, and keeps the counts in a file of `$METAMCP_BENCH_TAP` under its pid. Nothing of the gateway is
+replaced or called. The nursery does not, which the supervisor forks: it resets all signals.
 """
 
 import json
 import os
 import signal
+import sys
 from collections import Counter
 from types import FrameType
 
@@ -16,6 +17,17 @@ VARIABLE = "METAMCP_BENCH_TAP"
 EVERY_S = 0.002
 """The kernel looks less often if its own clock is slower."""
 WRITTEN_EVERY = 10
+FORKS = 2 if "metamcp_supervisor" in sys.orig_argv else 1
+"""Forks from this program to a process that is measured."""
+
+_forks = 0
+
+
+def on_forked() -> None:
+    global _forks
+    _forks += 1
+    if _forks == FORKS:
+        begin()
 
 
 def begin() -> None:
@@ -33,4 +45,4 @@ def begin() -> None:
 
 
 if VARIABLE in os.environ:
-    os.register_at_fork(after_in_child=begin)
+    os.register_at_fork(after_in_child=on_forked)
