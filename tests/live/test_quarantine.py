@@ -258,7 +258,9 @@ def test_a_tool_that_is_in_no_list_cannot_be_called_where_only_approved_ones_may
         else:
             gateway.write({"alpha": {**fake(*flags), "pinning": "enforce"}, "beta": fake()})
             gateway.ctl("reload")
-        error = client.call("pid")["error"]
+        error: Any = until(
+            lambda: client.call("pid").get("error"), "the front has the new settings"
+        )
         assert (error["code"], error["message"]) == (-32602, "Unknown tool: pid")
         assert client.text("echo", text="goes on") == "goes on"
         client.close()
