@@ -434,7 +434,14 @@ def _start_gateway(wish: InstallOptions, target: Path) -> "tuple[tools.EndpointC
         for server in status.servers
         if server.phase in {"backoff", "failed", "quarantined"}
     ]
-    costs = tools.calculate_costs(offers.read_offers(target, None, None)).endpoints
+    ready = {server.name for server in status.servers if server.phase == "ready" and server.tools}
+    while True:  # the gateway writes lists of tools a moment after a server is ready
+        stored = offers.read_offers(target, None, None)
+        unwritten = [name for name in ready & {*stored.catalogues} if not stored.catalogues[name]]
+        if not unwritten or time.monotonic() > end:
+            break
+        time.sleep(LOOK_S)
+    costs = tools.calculate_costs(stored).endpoints
     return next((each for each in costs if each.name == "default"), costs[0]), failed
 
 
