@@ -263,7 +263,8 @@ def _giving_orphans_away() -> Iterator[None]:
 
 def _import_all() -> None:
     for name in MAINS:
-        importlib.import_module(f"metamcp_worker.{name}.run")
+        with contextlib.suppress(ModuleNotFoundError):  # of a feature that is left out
+            importlib.import_module(f"metamcp_worker.{name}.run")
     for name in LATE:
         module = importlib.import_module(name)
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):

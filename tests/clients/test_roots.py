@@ -118,6 +118,9 @@ async def test_three_clients_with_three_roots_get_each_its_own(
         for one in agents:
             await stack.enter_async_context(one.client)
         for tool in ("everything__get-roots-list", "files__list_allowed_directories"):
+            async with asyncio.timeout(WAIT_S):  # a server reads roots after its first answers
+                while not all(map(str.__contains__, await answers(agents, tool), names(agents))):
+                    pass
             told = await asyncio.gather(*(one.call(tool) for one in agents))
             for one, text in zip(agents, told, strict=True):
                 assert str(one.folder) in text
