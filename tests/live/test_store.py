@@ -56,7 +56,9 @@ def refused_start(url: str, code: int = 75) -> str:
 
 
 def names(gateway: Gateway) -> list[str]:
-    return [key["name"] for key in json.loads(gateway.run("keys", "list", "--json").stdout)["keys"]]
+    """The names of all keys, in alphabetical order; they are listed by their random ids."""
+    keys = json.loads(gateway.run("keys", "list", "--json").stdout)["keys"]
+    return sorted(key["name"] for key in keys)
 
 
 def add_toolset(gateway: Gateway) -> None:
